@@ -1,0 +1,64 @@
+//! Every bound of the program, with its unit in its name.
+
+use std::time::Duration;
+
+/// One message on the wire, head included. It fits in a QUIC datagram on any path that carries QUIC at all.
+pub const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// One block of the ledger: the unit that a device writes whole.
+pub const BLOCK_BYTES: usize = 4096;
+/// Blocks of one record: two generations of two copies.
+pub const RECORD_BLOCKS: usize = 4;
+/// The most bytes of a record that a block has room for, beside its own head and checksum.
+pub const RECORD_BYTES_MAX: usize = 2048;
+/// Clusters that one witness keeps; bounds its ledger at about 1 GiB.
+pub const CLUSTERS_MAX: usize = 65_536;
+
+/// Shortest lease that can be configured.
+pub const LEASE_MIN: Duration = Duration::from_millis(200);
+/// Longest lease that can be configured.
+pub const LEASE_MAX: Duration = Duration::from_secs(600);
+/// Lease unless configured.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
+
+/// Bound on the rate error between two clocks, in parts per thousand: the ρ of the lease rule.
+pub const CLOCK_RATE_ERROR_PER_MILLE: u32 = 10;
+
+/// Renewals per lease: the leader asks again after this fraction of the lease.
+pub const RENEWALS_PER_LEASE: u32 = 5;
+/// Renewals that are remembered while their answers are on the way.
+pub const RENEWALS_OUTSTANDING_MAX: usize = 16;
+
+/// Between two keep-alives on an idle connection.
+pub const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(15);
+/// Idle time-out of a connection, in keep-alives that were missed.
+pub const IDLE_KEEP_ALIVES: u32 = 3;
+
+/// Streams that one connection may have open at once.
+pub const STREAMS_PER_CONNECTION_MAX: u32 = 8;
+/// Handshakes that are under way at once before the server answers with Retry.
+pub const HANDSHAKES_BEFORE_RETRY_MAX: usize = 256;
+/// Handshakes that are under way at once before new ones are refused.
+pub const HANDSHAKES_MAX: usize = 1024;
+
+/// First pause before a node is dialled again.
+pub const REDIAL_MIN: Duration = Duration::from_millis(50);
+/// Longest pause before a node is dialled again.
+pub const REDIAL_MAX: Duration = Duration::from_secs(2);
+/// Addresses of one node.
+pub const ADDRESSES_PER_NODE_MAX: usize = 8;
+/// Time for a QUIC handshake with one address before the next one is tried.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The pause of a candidate that was refused grows up to this many leases.
+pub const CANDIDATE_BACKOFF_LEASES_MAX: u32 = 8;
+
+/// Requests that wait for the witness's voter at once.
+pub const WITNESS_QUEUE_MAX: usize = 4096;
+/// Inputs that wait for a replica's voter at once.
+pub const REPLICA_QUEUE_MAX: usize = 1024;
+
+const _: () = assert!(RECORD_BYTES_MAX < BLOCK_BYTES);
+const _: () = assert!(MESSAGE_BYTES_MAX <= 1100, "room for QUIC's own head in a datagram of 1,200 bytes");
+const _: () = assert!(RENEWALS_PER_LEASE >= 3, "one renewal may be lost without losing the lease");
+const _: () = assert!(CLOCK_RATE_ERROR_PER_MILLE < 100);

@@ -1,0 +1,2 @@
+//! The `tiebreak` command.
+fn main() {}
