@@ -5,9 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{
-    Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, Token, VoterId,
-};
+use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, Token, VoterId};
 use crate::time::Millis;
 
 /// What a cluster protects; chosen when it is made and never changed.
@@ -295,7 +293,9 @@ pub enum Reply {
 }
 
 /// Why not. Each says what would lift it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, thiserror::Error)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, thiserror::Error,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// The witness confirmed another leader, and the candidate does not hold what that one acknowledged since.
@@ -318,7 +318,9 @@ pub enum Refusal {
         term: Term,
     },
     /// The replica that was asked holds more than the candidate.
-    #[error("the one asked holds more (term {holds}, position {position}); lifted when the candidate has joined a newer term")]
+    #[error(
+        "the one asked holds more (term {holds}, position {position}); lifted when the candidate has joined a newer term"
+    )]
     Behind {
         /// What the one asked holds.
         holds: Term,
@@ -332,7 +334,9 @@ pub enum Refusal {
         left: Millis,
     },
     /// The one asked is sole: nobody can be elected without it, and it votes for nobody.
-    #[error("it went on alone and may be the only one that holds everything; lifted when it takes the peer in")]
+    #[error(
+        "it went on alone and may be the only one that holds everything; lifted when it takes the peer in"
+    )]
     Sole,
     /// The witness heard another leader a moment ago.
     #[error("another leader was heard a moment ago; lifted in {left:?} unless it is heard again")]
