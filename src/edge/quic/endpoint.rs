@@ -59,7 +59,7 @@ pub enum BindError {
     Tls(String),
 }
 
-/// The sockets of one node. Clones share them.
+/// The sockets of one node. Clones share them; when the last one is dropped, every connection is closed.
 #[derive(Clone)]
 pub struct Endpoint(Arc<Inner>);
 

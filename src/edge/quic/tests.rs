@@ -375,7 +375,8 @@ async fn dial_under(load: Load) -> Result<Connection, DialError> {
     let (a, b) = (node(), node());
     let server = Endpoint::bind_under(&b, &[LOCAL], Pins::new([a.fingerprint()]), TIMING, load).unwrap();
     echo_all(server.clone());
-    let connection = soon(dialler(&a).dial(&address(&server), &[b.fingerprint()])).await?;
+    let client = dialler(&a);
+    let connection = soon(client.dial(&address(&server), &[b.fingerprint()])).await?;
     assert_eq!(soon(connection.ask(b"12")).await.unwrap(), b"21");
     Ok(connection)
 }
