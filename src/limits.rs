@@ -71,6 +71,10 @@ pub const REDIAL_MIN: Duration = Duration::from_millis(50);
 pub const REDIAL_MAX: Duration = Duration::from_secs(2);
 /// Addresses of one node.
 pub const ADDRESSES_PER_NODE_MAX: usize = 8;
+/// Keys of one node; more than one only while they are changed.
+pub const KEYS_PER_NODE_MAX: usize = 8;
+/// Size of a configuration file: room for every cluster that a witness may serve.
+pub const CONFIG_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// IP addresses that are tried in one attempt, after names were resolved.
 pub const DIAL_ATTEMPTS_MAX: usize = 16;
 /// Head start of one address before the next one is tried beside it.

@@ -332,7 +332,7 @@ mod tests {
         let (one, two) = (generate_pem().unwrap(), generate_pem().unwrap());
         let split = |pem: &str| pem.find("-----BEGIN CERT").unwrap();
         assert!(load(b"hello").contains("no private key"));
-        assert!(load(one[..split(&one)].as_bytes()).contains("no certificate"));
+        assert!(load(&one.as_bytes()[..split(&one)]).contains("no certificate"));
         let mixed = format!("{}{}", &one[..split(&one)], &two[split(&two)..]);
         assert!(load(mixed.as_bytes()).contains("another private key"));
         fs::remove_file(&path).unwrap();

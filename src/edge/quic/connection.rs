@@ -24,7 +24,7 @@ struct Inner {
     pins: Pins,
     number: u64,
     /// Requests that are being read, no more than the streams that the other side may open.
-    reading: Mutex<JoinSet<Option<(Vec<u8>, Responder)>>>,
+    reading: Mutex<JoinSet<Option<Request>>>,
 }
 
 impl Drop for Inner {
@@ -74,7 +74,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the connection has ended.
-    pub async fn next_request(&self) -> Result<(Vec<u8>, Responder), LinkError> {
+    pub async fn next_request(&self) -> Result<Request, LinkError> {
         let mut reading = self.0.reading.lock().await;
         loop {
             tokio::select! {
@@ -150,6 +150,9 @@ impl Connection {
     }
 }
 
+/// The bytes of a request, and the right to answer it.
+pub type Request = (Vec<u8>, Responder);
+
 /// The right to answer one request, once. Dropped without an answer, it tells the other side that none will come.
 pub struct Responder(Sending);
 
@@ -206,7 +209,7 @@ impl Drop for Sending {
     }
 }
 
-async fn read_request(send: Sending, mut receive: RecvStream) -> Option<(Vec<u8>, Responder)> {
+async fn read_request(send: Sending, mut receive: RecvStream) -> Option<Request> {
     let read = tokio::time::timeout(REQUEST_READ_TIMEOUT, receive.read_to_end(MESSAGE_BYTES_MAX)).await;
     let code = match read {
         Ok(Ok(request)) => return Some((request, Responder(send))),

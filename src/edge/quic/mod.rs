@@ -16,7 +16,7 @@ mod pins;
 mod tests;
 
 pub use address::{HostPort, HostPortError};
-pub use connection::{Connection, Responder};
+pub use connection::{Connection, Request, Responder};
 pub use endpoint::{BindError, Endpoint, Timing};
 pub use error::{Attempt, CloseCode, DialError, Fault, LinkError};
 pub use pins::Pins;
