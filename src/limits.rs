@@ -34,6 +34,11 @@ pub const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(15);
 /// Idle time-out of a connection, in keep-alives that were missed.
 pub const IDLE_KEEP_ALIVES: u32 = 3;
 
+/// Shortest keep-alive that can be configured.
+pub const KEEP_ALIVE_MIN: Duration = Duration::from_secs(1);
+/// Longest keep-alive that can be configured; a NAT forgets an idle port sooner than that.
+pub const KEEP_ALIVE_MAX: Duration = Duration::from_secs(300);
+
 /// Streams that one connection may have open at once.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 8;
 /// Handshakes that are under way at once before the server answers with Retry.
@@ -41,13 +46,40 @@ pub const HANDSHAKES_BEFORE_RETRY_MAX: usize = 256;
 /// Handshakes that are under way at once before new ones are refused.
 pub const HANDSHAKES_MAX: usize = 1024;
 
+/// Time for a handshake, as the one who is dialled counts it.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of one handshake that arrived and were not looked at yet.
+pub const HANDSHAKE_BUFFER_BYTES_MAX: u64 = 16 * 1024;
+/// The same for all handshakes together.
+pub const HANDSHAKE_BUFFERS_BYTES_MAX: u64 = 1024 * 1024;
+/// Accepted connections that wait to be picked up.
+pub const ACCEPT_QUEUE_MAX: usize = 64;
+/// Connections that one key may have; with one more, the oldest gives way.
+pub const CONNECTIONS_PER_KEY_MAX: usize = 16;
+/// Time in which a request must have arrived whole once its stream is open.
+pub const REQUEST_READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Datagrams of one connection that wait to be sent or to be picked up, in bytes.
+pub const DATAGRAM_BUFFER_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
+/// Characters of a reason that another node gave, as far as they are shown.
+pub const REASON_CHARS_MAX: usize = 400;
+/// Time for the last words when a node leaves.
+pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// First pause before a node is dialled again.
 pub const REDIAL_MIN: Duration = Duration::from_millis(50);
 /// Longest pause before a node is dialled again.
 pub const REDIAL_MAX: Duration = Duration::from_secs(2);
 /// Addresses of one node.
 pub const ADDRESSES_PER_NODE_MAX: usize = 8;
-/// Time for a QUIC handshake with one address before the next one is tried.
+/// Keys of one node; more than one only while they are changed.
+pub const KEYS_PER_NODE_MAX: usize = 8;
+/// Size of a configuration file: room for every cluster that a witness may serve.
+pub const CONFIG_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// IP addresses that are tried in one attempt, after names were resolved.
+pub const DIAL_ATTEMPTS_MAX: usize = 16;
+/// Head start of one address before the next one is tried beside it.
+pub const DIAL_STAGGER: Duration = Duration::from_millis(250);
+/// Time for resolving a name, and for a QUIC handshake with one address, before it is given up.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause of a candidate that was refused grows up to this many leases.

@@ -1,2 +1,4 @@
 //! The `tiebreak` command.
-fn main() {}
+fn main() -> std::process::ExitCode {
+    tiebreak::cli::main()
+}

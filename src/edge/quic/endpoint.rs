@@ -1,0 +1,320 @@
+//! The UDP sockets of a node, over which it both dials and listens.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{EndpointConfig, IdleTimeout, TransportConfig, VarInt};
+use ring::{hkdf, hmac};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::time::timeout;
+
+use super::connection::{Connection, canonical};
+use super::error::{CloseCode, LinkError};
+use super::pins::{Pins, not_pinned};
+use crate::edge::identity::Identity;
+use crate::edge::tls::{self, Expected};
+use crate::limits::{
+    ACCEPT_QUEUE_MAX, DATAGRAM_BUFFER_BYTES_MAX, GOODBYE_TIMEOUT, HANDSHAKE_BUFFER_BYTES_MAX,
+    HANDSHAKE_BUFFERS_BYTES_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_BEFORE_RETRY_MAX, HANDSHAKES_MAX,
+    IDLE_KEEP_ALIVES, KEEP_ALIVE_DEFAULT, MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX,
+};
+
+/// How often an idle connection says that it is there, and how long silence is taken for nothing. Neither is a
+/// failure detector: leases have timers of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// Between two keep-alives. Only the side that dialled sends them: it is the one that may sit behind a NAT.
+    pub keep_alive: Duration,
+    /// Silence after which a connection is given up.
+    pub idle: Duration,
+}
+
+impl Timing {
+    /// The given keep-alive, and as many of them missed as end a connection.
+    pub fn of(keep_alive: Duration) -> Timing {
+        Timing { keep_alive, idle: keep_alive * IDLE_KEEP_ALIVES }
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing::of(KEEP_ALIVE_DEFAULT)
+    }
+}
+
+/// Why no endpoint could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// An address cannot be listened on.
+    #[error(
+        "cannot listen on UDP {0}: {1}; check `listen`: the address has to belong to this machine and the port \
+         must not be in use"
+    )]
+    Address(SocketAddr, #[source] io::Error),
+    /// The key does not make a TLS configuration.
+    #[error("cannot set up TLS with this node's key: {0}")]
+    Tls(String),
+}
+
+/// The sockets of one node. Clones share them; when the last one is dropped, every connection is closed.
+#[derive(Clone)]
+pub struct Endpoint(Arc<Inner>);
+
+struct Inner {
+    sockets: Vec<quinn::Endpoint>,
+    identity: Identity,
+    pins: Pins,
+    timing: Timing,
+    accepted: Mutex<mpsc::Receiver<Connection>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for socket in &self.sockets {
+            socket.close(CloseCode::LEAVING.wire(), b"the node is leaving");
+        }
+    }
+}
+
+impl Endpoint {
+    /// Opens one socket for each address and listens there for nodes whose keys are `pins`. `[::]` takes IPv4 as
+    /// well, unless the list has an IPv4 address with the same port. With no address the node only dials.
+    ///
+    /// Has to be called inside a Tokio runtime.
+    ///
+    /// # Errors
+    /// If an address cannot be listened on.
+    pub fn bind(
+        identity: &Identity,
+        listen: &[SocketAddr],
+        pins: Pins,
+        timing: Timing,
+    ) -> Result<Endpoint, BindError> {
+        Endpoint::bind_under(identity, listen, pins, timing, Load::default())
+    }
+
+    pub(super) fn bind_under(
+        identity: &Identity,
+        listen: &[SocketAddr],
+        pins: Pins,
+        timing: Timing,
+        load: Load,
+    ) -> Result<Endpoint, BindError> {
+        let server = server_config(identity, timing)?;
+        let (give, accepted) = mpsc::channel(ACCEPT_QUEUE_MAX);
+        let handshakes = Arc::new(Semaphore::new(load.handshakes_max));
+        let any = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))];
+        let mut sockets = Vec::new();
+        for address in if listen.is_empty() { &any } else { listen } {
+            let alone = !listen.iter().any(|other| other.is_ipv4() && other.port() == address.port());
+            let failed = |error| BindError::Address(*address, error);
+            let socket = open(*address, alone).map_err(failed)?;
+            let server = (!listen.is_empty()).then(|| server.clone());
+            let runtime = Arc::new(quinn::TokioRuntime);
+            sockets.push(
+                quinn::Endpoint::new(endpoint_config(identity), server, socket, runtime).map_err(failed)?,
+            );
+        }
+        if !listen.is_empty() {
+            for socket in &sockets {
+                let (pins, handshakes, give) = (pins.clone(), handshakes.clone(), give.clone());
+                let door = Door { pins, handshakes, load, give };
+                tokio::spawn(door.watch(socket.clone()));
+            }
+        }
+        let (identity, accepted) = (identity.clone(), Mutex::new(accepted));
+        Ok(Endpoint(Arc::new(Inner { sockets, identity, pins, timing, accepted })))
+    }
+
+    /// The next connection of a node whose key is pinned; `None` once the endpoint is shut down or only dials.
+    pub async fn accept(&self) -> Option<Connection> {
+        self.0.accepted.lock().await.recv().await
+    }
+
+    /// The addresses that are listened on, with the ports that the system chose for port 0.
+    pub fn local_addresses(&self) -> Vec<SocketAddr> {
+        self.0.sockets.iter().filter_map(|socket| socket.local_addr().ok()).collect()
+    }
+
+    /// The keys that may speak here.
+    pub fn pins(&self) -> &Pins {
+        &self.0.pins
+    }
+
+    /// Closes every connection with that reason, accepts no more, and waits for a bounded time until the other
+    /// sides can know. Without it they would keep ghosts until their idle time-out.
+    pub async fn shutdown(&self, reason: &str) {
+        for socket in &self.0.sockets {
+            socket.close(CloseCode::LEAVING.wire(), reason.as_bytes());
+        }
+        let quiet = async {
+            for socket in &self.0.sockets {
+                socket.wait_idle().await;
+            }
+        };
+        if timeout(GOODBYE_TIMEOUT, quiet).await.is_err() {
+            tracing::debug!("some connections did not end in time");
+        }
+    }
+
+    /// The socket that can send to an address.
+    pub(super) fn socket_for(&self, to: SocketAddr) -> Option<&quinn::Endpoint> {
+        let fits = |socket: &&quinn::Endpoint, exact: bool| match socket.local_addr() {
+            Ok(SocketAddr::V4(_)) => to.is_ipv4(),
+            Ok(SocketAddr::V6(local)) => to.is_ipv6() || (!exact && local.ip().is_unspecified()),
+            Err(_) => false,
+        };
+        let sockets = || self.0.sockets.iter();
+        sockets().find(|socket| fits(socket, true)).or_else(|| sockets().find(|socket| fits(socket, false)))
+    }
+
+    pub(super) fn client_config(&self, expected: Arc<Expected>) -> Result<quinn::ClientConfig, String> {
+        let tls = tls::client(&self.0.identity, expected).map_err(|error| error.to_string())?;
+        let tls = tls::quic_client(tls).map_err(|error| error.to_string())?;
+        let mut config = quinn::ClientConfig::new(tls);
+        let mut transport = transport_config(self.0.timing);
+        transport.keep_alive_interval(Some(self.0.timing.keep_alive));
+        config.transport_config(Arc::new(transport));
+        config.token_store(Arc::new(quinn::NoneTokenStore));
+        Ok(config)
+    }
+}
+
+/// How many handshakes may be under way.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    pub(super) before_retry_max: usize,
+    pub(super) handshakes_max: usize,
+}
+
+impl Default for Load {
+    fn default() -> Load {
+        Load { before_retry_max: HANDSHAKES_BEFORE_RETRY_MAX, handshakes_max: HANDSHAKES_MAX }
+    }
+}
+
+/// Where strangers are sorted out.
+#[derive(Clone)]
+struct Door {
+    pins: Pins,
+    handshakes: Arc<Semaphore>,
+    load: Load,
+    give: mpsc::Sender<Connection>,
+}
+
+impl Door {
+    async fn watch(self, socket: quinn::Endpoint) {
+        while let Some(incoming) = socket.accept().await {
+            let busy = self.load.handshakes_max - self.handshakes.available_permits();
+            if busy >= self.load.before_retry_max && !incoming.remote_address_validated() {
+                // Under load an address has to prove itself before it costs anything. It cannot fail: an address
+                // that is not validated may be asked to retry.
+                let _ = incoming.retry();
+                continue;
+            }
+            let Ok(permit) = self.handshakes.clone().try_acquire_owned() else {
+                incoming.refuse();
+                continue;
+            };
+            let door = self.clone();
+            tokio::spawn(async move {
+                door.admit(incoming).await;
+                drop(permit);
+            });
+        }
+    }
+
+    async fn admit(&self, incoming: quinn::Incoming) {
+        let from = canonical(incoming.remote_address());
+        let connection = match timeout(HANDSHAKE_TIMEOUT, incoming.into_future()).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => {
+                let error = LinkError::from(error);
+                return tracing::info!(%from, %error, "a handshake failed");
+            }
+            Err(_) => return tracing::info!(%from, "a handshake was not finished in time"),
+        };
+        let Some(key) = tls::proven(&connection) else {
+            return connection.close(CloseCode::NOT_PINNED.wire(), b"no key was shown");
+        };
+        let Some(number) = self.pins.admit(key, &connection) else {
+            tracing::warn!(%from, %key, "refused: this key is not pinned here as a node of any cluster");
+            return connection.close(CloseCode::NOT_PINNED.wire(), not_pinned(&key).as_bytes());
+        };
+        let connection = Connection::new(connection, key, self.pins.clone(), number);
+        // Fails only when nobody will accept any more: then the connection is dropped, and so closed.
+        let _ = self.give.send(connection).await;
+    }
+}
+
+/// A process that comes back with the same key recognises the connections of its earlier life and resets them at
+/// once. Both secrets are needed: quinn answers only to connection ids that its generator recognises.
+fn endpoint_config(identity: &Identity) -> EndpointConfig {
+    let reset = hmac::Key::new(hmac::HMAC_SHA256, &identity.secret::<64>("stateless reset"));
+    let ids = u64::from_ne_bytes(identity.secret("connection ids"));
+    let mut config = EndpointConfig::new(Arc::new(reset));
+    config.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(ids)));
+    config.supported_versions(vec![1]);
+    config
+}
+
+fn server_config(identity: &Identity, timing: Timing) -> Result<quinn::ServerConfig, BindError> {
+    let tls = tls::server(identity).map_err(|error| BindError::Tls(error.to_string()))?;
+    let tls = tls::quic_server(tls).map_err(|error| BindError::Tls(error.to_string()))?;
+    let token_key = hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, &identity.secret::<32>("address tokens"));
+    let mut config = quinn::ServerConfig::new(tls, Arc::new(token_key));
+    config.transport_config(Arc::new(transport_config(timing)));
+    config.max_incoming(HANDSHAKES_MAX);
+    config.incoming_buffer_size(HANDSHAKE_BUFFER_BYTES_MAX);
+    config.incoming_buffer_size_total(HANDSHAKE_BUFFERS_BYTES_MAX);
+    Ok(config)
+}
+
+/// Little memory for each connection: a message is small and few are under way.
+fn transport_config(timing: Timing) -> TransportConfig {
+    let message = u32::try_from(MESSAGE_BYTES_MAX).expect("a message is small");
+    // One byte more than a message, so that a longer one is seen as such.
+    let stream = message + 1;
+    let connection = stream * STREAMS_PER_CONNECTION_MAX;
+    let mut config = TransportConfig::default();
+    config
+        .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS_PER_CONNECTION_MAX))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(VarInt::from_u32(stream))
+        .receive_window(VarInt::from_u32(2 * connection))
+        .send_window(u64::from(2 * connection))
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES_MAX))
+        .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES_MAX)
+        .initial_mtu(1200)
+        .mtu_discovery_config(None)
+        .max_idle_timeout(Some(
+            IdleTimeout::try_from(timing.idle).unwrap_or(VarInt::from_u32(u32::MAX).into()),
+        ));
+    config
+}
+
+/// A UDP socket. `dual` lets `[::]` take IPv4 too; on a machine without IPv6 it becomes `0.0.0.0`.
+fn open(address: SocketAddr, dual: bool) -> io::Result<UdpSocket> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let opened = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let bound = opened.and_then(|socket| {
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, !dual)?;
+        }
+        rustix::net::bind(&socket, &address)?;
+        Ok(socket)
+    });
+    match bound {
+        Ok(socket) => Ok(socket.into()),
+        Err(rustix::io::Errno::AFNOSUPPORT | rustix::io::Errno::ADDRNOTAVAIL)
+            if dual && address.ip() == Ipv6Addr::UNSPECIFIED =>
+        {
+            tracing::warn!("this machine has no IPv6; listening on IPv4 alone");
+            UdpSocket::bind((Ipv4Addr::UNSPECIFIED, address.port()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
