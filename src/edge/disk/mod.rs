@@ -1,0 +1,113 @@
+//! The disk as the ledger sees it: a few operations that can fail, and a real and a faulty one of each.
+//!
+//! Architecture invariant: nothing here knows what is stored, and nothing else in this crate syncs.
+
+#[cfg(any(test, feature = "testing"))]
+pub mod faulty;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+
+/// Held for as long as nobody else shall use a directory; given back when dropped, or when the process ends.
+pub trait DirectoryLock: Send {}
+
+/// Where files are.
+pub trait Disk: Send + Sync {
+    /// Takes a directory for this process alone. [`io::ErrorKind::WouldBlock`] when somebody else has it.
+    fn lock(&self, directory: &Path) -> io::Result<Box<dyn DirectoryLock>>;
+    /// Makes a directory that only its owner can enter; no error if there is one.
+    fn create_directory(&self, directory: &Path) -> io::Result<()>;
+    /// Opens a file for reading and writing.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    /// Makes a file that does not exist yet.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    /// Whether anything has that name.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// Gives a file a new name; [`io::ErrorKind::AlreadyExists`] if something has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Returns when the names in a directory are durable.
+    fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+}
+
+/// One open file.
+pub trait DiskFile: Send {
+    /// Length in bytes.
+    fn length(&self) -> io::Result<u64>;
+    /// Fills the buffer from an offset in bytes, or fails.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Writes all bytes at an offset in bytes, or fails, having written any part of them.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Returns when the contents and the length are durable. After an error nothing is known of what was
+    /// written since the last success, and asking again proves nothing: the kernel may have dropped it.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The machine's own file systems.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealDisk;
+
+impl DirectoryLock for File {}
+
+impl Disk for RealDisk {
+    fn lock(&self, directory: &Path) -> io::Result<Box<dyn DirectoryLock>> {
+        let directory = File::open(directory)?;
+        flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new(directory))
+    }
+
+    fn create_directory(&self, directory: &Path) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(OpenOptions::new().read(true).write(true).open(path)?))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?))
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        match fs::symlink_metadata(path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        File::open(directory)?.sync_all()
+    }
+}
+
+impl DiskFile for File {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
