@@ -37,8 +37,6 @@ pub enum Crash {
 
 #[derive(Debug, Clone, Default)]
 struct Inode {
-    /// What a read finds.
-    cache: Vec<u8>,
     /// What survives.
     durable: Vec<u8>,
     /// Written since the last sync, in order.
@@ -105,7 +103,6 @@ impl FaultyDisk {
         let mut random = Random::of(choice);
         for inode in &mut state.inodes {
             inode.settle(choice, &mut random);
-            inode.cache = inode.durable.clone();
         }
         let changes = std::mem::take(&mut state.pending_names);
         let survive = match choice {
@@ -143,7 +140,7 @@ impl FaultyDisk {
     }
 
     /// The next sync of a file fails with an I/O error, after it wrote what `reached` says. The rest is dropped,
-    /// though reads still show it, and later syncs succeed, as Linux does it.
+    /// and later syncs succeed, as Linux does it.
     pub fn fail_next_sync(&self, reached: Crash) {
         self.state().failing_sync = Some(reached);
     }
@@ -186,13 +183,12 @@ impl FaultyDisk {
         let inode = &mut state.inodes[inode];
         assert!(inode.pending.is_empty(), "only a file at rest is altered");
         change(&mut inode.durable);
-        inode.cache = inode.durable.clone();
     }
 
     /// What a read of the whole file finds; `None` if there is no such file.
     pub fn contents(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state();
-        state.names.get(path).map(|inode| state.inodes[*inode].cache.clone())
+        state.names.get(path).map(|inode| state.inodes[*inode].contents())
     }
 
     /// Bytes that were written and not synced.
@@ -275,8 +271,21 @@ fn put(bytes: &mut Vec<u8>, offset: usize, piece: &[u8]) {
 }
 
 impl Inode {
+    /// What a read of the whole finds.
+    fn contents(&self) -> Vec<u8> {
+        let mut contents = self.durable.clone();
+        self.pending.iter().for_each(|(offset, bytes)| put(&mut contents, *offset, bytes));
+        contents
+    }
+
+    fn length(&self) -> usize {
+        let written = self.pending.iter().map(|(offset, bytes)| offset + bytes.len());
+        written.max().unwrap_or(0).max(self.durable.len())
+    }
+
     /// Moves what `choice` says from pending to durable and forgets the rest.
     fn settle(&mut self, choice: Crash, random: &mut Random) {
+        let length = self.length();
         let pending = std::mem::take(&mut self.pending);
         let durable = &mut self.durable;
         match choice {
@@ -312,9 +321,9 @@ impl Inode {
                         from = to;
                     }
                 }
-                if random.below(2) == 0 && durable.len() < self.cache.len() {
+                if random.below(2) == 0 && durable.len() < length {
                     // The new length may be on the medium without what stands there.
-                    durable.resize(self.cache.len(), 0);
+                    durable.resize(length, 0);
                 }
                 for versions in sectors.values() {
                     let reached = random.below(versions.len() + 1);
@@ -432,18 +441,28 @@ impl Drop for Held {
 
 impl DiskFile for Handle {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.disk.state().file(self)?.cache.len() as u64)
+        Ok(self.disk.state().file(self)?.length() as u64)
     }
 
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.disk.state();
         let inode = state.file(self)?;
-        let range = range_of(offset, buffer.len());
+        let start = range_of(offset, 0).start.min(inode.length());
+        let range = start..(start + buffer.len()).min(inode.length());
         if inode.unreadable.iter().any(|bad| bad.start < range.end && range.start < bad.end) {
             return Err(Errno::IO.into());
         }
-        buffer.copy_from_slice(inode.cache.get(range).ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
+        let bytes = range.len();
+        buffer[..bytes].fill(0);
+        let durable = inode.durable.len().min(range.end).saturating_sub(start);
+        buffer[..durable].copy_from_slice(&inode.durable[start.min(inode.durable.len())..][..durable]);
+        for (at, written) in &inode.pending {
+            let (from, to) = (start.max(*at), range.end.min(at + written.len()));
+            if from < to {
+                buffer[from - start..to - start].copy_from_slice(&written[from - at..to - at]);
+            }
+        }
+        Ok(bytes)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -458,7 +477,7 @@ impl DiskFile for Handle {
         if let Some((error, after)) = state.failing_write.take() {
             (outcome, part) = (Err(error), after.min(part));
         }
-        let grows = range.end.saturating_sub(state.inodes[self.inode].cache.len());
+        let grows = range.end.saturating_sub(state.inodes[self.inode].length());
         if let Some(space) = &mut state.space_bytes {
             let missing = grows.saturating_sub(*space);
             if missing > 0 {
@@ -467,7 +486,6 @@ impl DiskFile for Handle {
             *space -= grows - missing;
         }
         let inode = &mut state.inodes[self.inode];
-        put(&mut inode.cache, range.start, &bytes[..part]);
         inode.pending.push((range.start, bytes[..part].to_vec()));
         inode.unreadable.retain(|bad| !(range.start <= bad.start && bad.end <= range.end));
         Ok(outcome?)

@@ -7,10 +7,13 @@ pub mod faulty;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::fs::{Advice, CWD, FlockOperation, OFlags, RenameFlags, fadvise, flock, renameat_with};
+
+use crate::limits::BLOCK_BYTES;
 
 /// Held for as long as nobody else shall use a directory; given back when dropped, or when the process ends.
 pub trait DirectoryLock: Send {}
@@ -39,8 +42,10 @@ pub trait Disk: Send + Sync {
 pub trait DiskFile: Send {
     /// Length in bytes.
     fn length(&self) -> io::Result<u64>;
-    /// Fills the buffer from an offset in bytes, or fails.
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Reads from an offset in bytes, both whole blocks, until the buffer is full or the file ends, and returns
+    /// how many bytes that were. Reads what is on the medium or on its way there, and not what a cache still
+    /// shows after it could not be written.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all bytes at an offset in bytes, or fails, having written any part of them.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Returns when the contents and the length are durable. After an error nothing is known of what was
@@ -66,11 +71,15 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(OpenOptions::new().read(true).write(true).open(path)?))
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) are an int");
+        let direct = OpenOptions::new().read(true).custom_flags(flags).open(path).ok();
+        Ok(Box::new(RealFile { file, direct }))
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?))
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        Ok(Box::new(RealFile { file, direct: None }))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
@@ -94,20 +103,51 @@ impl Disk for RealDisk {
     }
 }
 
-impl DiskFile for File {
+/// A file, and how to read it past the page cache.
+struct RealFile {
+    file: File,
+    /// Where the file system has no direct reads, the cache is dropped instead, which it may decline.
+    direct: Option<File>,
+}
+
+impl DiskFile for RealFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_exact_at(buffer, offset)
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let Some(direct) = &self.direct else {
+            fadvise(&self.file, offset, NonZeroU64::new(buffer.len() as u64), Advice::DontNeed)?;
+            return read_until_end(&self.file, buffer, offset);
+        };
+        // Direct reads want memory that is aligned like the device's blocks.
+        let mut memory = vec![0; buffer.len() + BLOCK_BYTES];
+        let start = memory.as_ptr().align_offset(BLOCK_BYTES);
+        let aligned = &mut memory[start..start + buffer.len()];
+        let bytes = read_until_end(direct, aligned, offset)?;
+        buffer[..bytes].copy_from_slice(&aligned[..bytes]);
+        Ok(bytes)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        self.file.sync_data()
     }
+}
+
+fn read_until_end(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            // A direct read that ends inside a block has met the end of the file.
+            Ok(bytes) if bytes == 0 || bytes % BLOCK_BYTES != 0 => return Ok(filled + bytes),
+            Ok(bytes) => filled += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }

@@ -20,7 +20,7 @@
 //! acknowledged N turned bad at rest look like N in flight, and N−1 is found. Two bad blocks are outside of the
 //! promise of §3; the voters' memory of each other (§7) is the net for it.
 //!
-//! A record that was found is not trusted before it is [durable for certain](super::Ledger::open).
+//! A record that was found in one copy is written to the other one before it is trusted.
 
 use crate::ids::Incarnation;
 use crate::limits::{BLOCK_BYTES, RECORD_BLOCKS, RECORD_BYTES_MAX};
@@ -105,11 +105,8 @@ pub(super) struct Found {
     pub(super) generation: u64,
     /// The bytes of its record.
     pub(super) record: Vec<u8>,
-    /// The copy to be written first when the record is made durable: the one that is not readable, if any. The
-    /// other one is touched only after that one is synced.
-    pub(super) weaker_copy: usize,
-    /// Whether only one copy of it was readable.
-    pub(super) one_copy: bool,
+    /// The copy that is not readable, if there is one.
+    pub(super) bad_copy: Option<usize>,
 }
 
 /// Finds the record in the four blocks of a slot; `None` for a block that could not be read at all.
@@ -126,14 +123,14 @@ pub(super) fn find(
     let generation = newest.ok_or("no copy of any generation is readable")?;
     let at = place(generation);
     let readable = |copy: usize| copies[at + copy].as_ref().filter(|copy| copy.generation == generation);
-    let (record, weaker_copy, one_copy) = match (readable(0), readable(1)) {
-        (Some(first), Some(second)) if first == second => (first, 0, false),
+    let (record, bad_copy) = match (readable(0), readable(1)) {
+        (Some(first), Some(second)) if first == second => (first, None),
         (Some(_), Some(_)) => return Err("two copies of one generation differ"),
-        (Some(first), None) => (first, 1, true),
-        (None, Some(second)) => (second, 0, true),
+        (Some(first), None) => (first, Some(1)),
+        (None, Some(second)) => (second, Some(0)),
         (None, None) => unreachable!("the newest generation was found in one of its copies"),
     };
-    Ok(Found { generation, record: record.record.clone(), weaker_copy, one_copy })
+    Ok(Found { generation, record: record.record.clone(), bad_copy })
 }
 
 #[cfg(test)]
@@ -165,9 +162,9 @@ mod tests {
                         assert_eq!(found.generation, newest);
                         assert_eq!(found.record, newest.to_le_bytes());
                         let copies = generations.iter().filter(|g| **g == Some(newest)).count();
-                        assert_eq!(found.one_copy, copies == 1);
-                        if found.one_copy {
-                            assert_ne!(generations[place(newest) + found.weaker_copy], Some(newest));
+                        assert_eq!(found.bad_copy.is_some(), copies == 1);
+                        if let Some(bad) = found.bad_copy {
+                            assert_ne!(generations[place(newest) + bad], Some(newest));
                         }
                     }
                 }

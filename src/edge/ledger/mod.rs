@@ -28,9 +28,9 @@
 //!
 //! # Opening
 //! What can be read need not be durable: a process that was killed leaves it in the cache, and after a failed
-//! sync the cache shows what never reached the disk. So each record that was found is written again in its own
-//! place, one copy, sync, the other copy, sync, before [`Ledger::open`] returns. The other place is left alone: it
-//! is what counts if the record turns out to be in the cache only.
+//! sync the cache shows what never reached the disk. So opening syncs first and reads from the medium, past the
+//! cache. A copy that is not readable is written again, and synced, before [`Ledger::open`] returns. A readable
+//! one is never touched, so a crash while opening takes nothing away.
 
 mod block;
 mod error;
@@ -183,7 +183,7 @@ impl Ledger {
         disk.sync_directory(directory).map_err(failed("sync", directory))
     }
 
-    /// Opens a ledger for this process alone, and returns its records, each durable for certain.
+    /// Opens a ledger for this process alone, and returns its records, each durable.
     ///
     /// # Errors
     /// Any [`LedgerError`] but `Exists`, `Full` and `Poisoned`. Unless it is `Io`, nothing was written.
@@ -198,6 +198,7 @@ impl Ledger {
             io::ErrorKind::NotFound => LedgerError::Missing { path: path.clone() },
             _ => failed("open for writing", &path)(error),
         })?;
+        file.sync().map_err(failed("sync", &path))?;
         let reader = Reader { file: &*file, path: &path };
         let header = reader.header()?;
         if header.purpose != purpose {
@@ -220,7 +221,7 @@ impl Ledger {
             found.push(raw);
         }
         disk.sync_directory(directory).map_err(failed("sync", directory))?;
-        make_certain(&*file, &header, &found).map_err(failed("repair", &path))?;
+        repair(&*file, &header, &found).map_err(failed("repair", &path))?;
 
         let slots = found.iter().map(|raw| SlotState { generation: raw.generation, last_put: 0 }).collect();
         let ledger = Ledger {
@@ -424,14 +425,13 @@ impl Reader<'_> {
     fn header(&self) -> Result<Header, LedgerError> {
         let path = || self.path.to_owned();
         let length = self.length()?;
-        let mut magic = [0; MAGIC.len()];
-        let has_magic =
-            length >= MAGIC.len() as u64 && self.file.read_at(&mut magic, 0).is_ok() && magic == MAGIC;
-        let blocks = [0, 1].map(|at| self.block(at));
-        if !has_magic && length != 0 && !blocks.iter().flatten().any(|block| block.starts_with(&MAGIC)) {
+        let parts = [0, 1].map(|at| self.part_of_block(at));
+        let strange = parts.iter().all(|part| part.as_ref().is_ok_and(|part| !part.starts_with(&MAGIC)));
+        if strange && length != 0 {
             return Err(LedgerError::Foreign { path: path() });
         }
         self.check_length(slot_offset(COUNT_SLOT))?;
+        let blocks = parts.map(|part| part.ok().filter(|part| part.len() == BLOCK_BYTES));
         match blocks.each_ref().map(|block| block.as_deref().and_then(Header::decode)) {
             [Some(first), Some(second)] if first == second => Ok(first),
             [Some(first), None] => Ok(Header { bad_copy: Some(1), ..first }),
@@ -459,8 +459,15 @@ impl Reader<'_> {
 
     /// A block; `None` if it cannot be read, which is what a copy beside it is for.
     fn block(&self, at: usize) -> Option<Vec<u8>> {
+        self.part_of_block(at).ok().filter(|part| part.len() == BLOCK_BYTES)
+    }
+
+    /// A block, or as much of it as the file has.
+    fn part_of_block(&self, at: usize) -> io::Result<Vec<u8>> {
         let mut block = vec![0; BLOCK_BYTES];
-        self.file.read_at(&mut block, (at * BLOCK_BYTES) as u64).ok().map(|()| block)
+        let bytes = self.file.read_at(&mut block, (at * BLOCK_BYTES) as u64)?;
+        block.truncate(bytes);
+        Ok(block)
     }
 
     fn check_length(&self, expected: u64) -> Result<(), LedgerError> {
@@ -480,21 +487,21 @@ impl Reader<'_> {
     }
 }
 
-/// Writes what was found once more, so that it is on the disk and not only in a cache: one copy of each slot,
-/// the weaker one, then the other, never both in one sync.
-fn make_certain(file: &dyn DiskFile, header: &Header, found: &[Found]) -> io::Result<()> {
+/// Writes the copies that are not readable, and only those.
+fn repair(file: &dyn DiskFile, header: &Header, found: &[Found]) -> io::Result<()> {
+    let mut bad = false;
     if let Some(copy) = header.bad_copy {
         file.write_at(&header.encode(), (copy * BLOCK_BYTES) as u64)?;
+        bad = true;
     }
-    for turn in 0..COPIES {
-        for (slot, raw) in (0..).zip(found) {
-            let copy = if turn == 0 { raw.weaker_copy } else { 1 - raw.weaker_copy };
+    for (slot, raw) in (0..).zip(found) {
+        if let Some(copy) = raw.bad_copy {
             let block = block::encode(header.incarnation, slot, raw.generation, &raw.record);
             file.write_at(&block, block_offset(slot, block::place(raw.generation) + copy))?;
+            bad = true;
         }
-        file.sync()?;
     }
-    Ok(())
+    if bad { file.sync() } else { Ok(()) }
 }
 
 /// The whole file of a new ledger.
