@@ -22,7 +22,7 @@ use tiebreak::testing::wire;
 enum Sample {
     Request(Request),
     Reply(Reply),
-    Record(Record),
+    Record(Box<Record>),
 }
 
 impl Sample {
@@ -60,7 +60,7 @@ impl Sample {
                 assert_eq!(from, sender());
                 Sample::Reply(reply)
             }
-            Sample::Record(_) => Sample::Record(wire::decode_record(bytes).expect("a record")),
+            Sample::Record(_) => Sample::Record(Box::new(wire::decode_record(bytes).expect("a record"))),
         }
     }
 }
@@ -71,7 +71,7 @@ fn samples() -> Vec<(String, Sample)> {
         .into_iter()
         .map(Sample::Request)
         .chain(replies().into_iter().map(Sample::Reply))
-        .chain(records().into_iter().map(Sample::Record));
+        .chain(records().into_iter().map(|record| Sample::Record(Box::new(record))));
     let mut seen = BTreeMap::<String, u32>::new();
     let named = all.map(|sample| {
         let name = sample.name();

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::edge::clock::random_u128;
 use crate::edge::disk::{Disk, RealDisk};
-use crate::edge::ledger::{Ledger, LedgerError, Purpose, Slot};
+use crate::edge::ledger::{FILE_NAME, Ledger, LedgerError, Purpose, Slot};
 use crate::ids::{Incarnation, Token};
 use crate::message::{GateRecord, Record};
 
@@ -110,7 +110,8 @@ impl Gate {
     fn open_on(disk: &dyn Disk, directory: &Path) -> Result<Gate, GateError> {
         let (ledger, records) = Ledger::open(disk, directory, Purpose::Gate)?;
         let [(slot, Record::Gate(record))] = records[..] else {
-            unreachable!("a gate's ledger is created with one record, and no other is ever allotted")
+            let cause = format!("it holds {} records, and a gate keeps one", records.len());
+            return Err(LedgerError::Lost { path: directory.join(FILE_NAME), slot: 0, cause }.into());
         };
         Ok(Gate { inner: Mutex::new(Inner { ledger, slot, highest: record.highest }) })
     }

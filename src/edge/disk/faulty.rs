@@ -62,7 +62,7 @@ struct State {
     off: bool,
     failing_write: Option<(Errno, usize)>,
     failing_sync: Option<Crash>,
-    failing_directory_sync: bool,
+    failing_directory_sync: Option<PathBuf>,
     space_bytes: Option<usize>,
     read_only: bool,
 }
@@ -145,9 +145,9 @@ impl FaultyDisk {
         self.state().failing_sync = Some(reached);
     }
 
-    /// The next sync of a directory fails with an I/O error.
-    pub fn fail_next_directory_sync(&self) {
-        self.state().failing_directory_sync = true;
+    /// The next sync of that directory fails with an I/O error; what changed in it is not durable yet.
+    pub fn fail_next_directory_sync(&self, directory: &Path) {
+        self.state().failing_directory_sync = Some(directory.to_owned());
     }
 
     /// Files may grow by this many bytes, together; `None`: without end.
@@ -219,7 +219,7 @@ impl State {
         self.off = false;
         self.failing_write = None;
         self.failing_sync = None;
-        self.failing_directory_sync = false;
+        self.failing_directory_sync = None;
     }
 
     fn check_power(&self) -> io::Result<()> {
@@ -414,7 +414,8 @@ impl Disk for FaultyDisk {
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         let mut state = self.state();
-        if state.count()? || std::mem::take(&mut state.failing_directory_sync) {
+        if state.count()? || state.failing_directory_sync.as_deref() == Some(directory) {
+            state.failing_directory_sync = None;
             return Err(Errno::IO.into());
         }
         let (durable, pending) = std::mem::take(&mut state.pending_names)

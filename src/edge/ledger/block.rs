@@ -20,7 +20,9 @@
 //! acknowledged N turned bad at rest look like N in flight, and N−1 is found. Two bad blocks are outside of the
 //! promise of §3; the voters' memory of each other (§7) is the net for it.
 //!
-//! A record that was found in one copy is written to the other one before it is trusted.
+//! A record that was found in one copy is written to the other one before it is trusted. And what is not readable
+//! in the other place is blanked: a sector that fails to be read today and not tomorrow must not bring back a
+//! generation in flight that was given up, and whose number was given to another record.
 
 use crate::ids::Incarnation;
 use crate::limits::{BLOCK_BYTES, RECORD_BLOCKS, RECORD_BYTES_MAX};
@@ -43,7 +45,7 @@ const _: () = assert!(RECORD + RECORD_BYTES_MAX <= CHECKSUM);
 
 /// The place of a generation, counted in blocks from the beginning of the slot.
 pub(super) fn place(generation: u64) -> usize {
-    if generation % 2 == 0 { 0 } else { COPIES }
+    if generation.is_multiple_of(2) { 0 } else { COPIES }
 }
 
 /// Writes the checksum at the end of a block.
@@ -107,6 +109,12 @@ pub(super) struct Found {
     pub(super) record: Vec<u8>,
     /// The copy that is not readable, if there is one.
     pub(super) bad_copy: Option<usize>,
+    /// The blocks of the other place that are neither readable nor blank.
+    pub(super) spoilt: Vec<usize>,
+}
+
+fn is_blank(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
 }
 
 /// Finds the record in the four blocks of a slot; `None` for a block that could not be read at all.
@@ -130,7 +138,10 @@ pub(super) fn find(
         (None, Some(second)) => (second, Some(0)),
         (None, None) => unreachable!("the newest generation was found in one of its copies"),
     };
-    Ok(Found { generation, record: record.record.clone(), bad_copy })
+    let other = place(generation + 1);
+    let is_spoilt = |at: &usize| copies[*at].is_none() && blocks[*at].is_none_or(|block| !is_blank(block));
+    let spoilt = (other..other + COPIES).filter(is_spoilt).collect();
+    Ok(Found { generation, record: record.record.clone(), bad_copy, spoilt })
 }
 
 #[cfg(test)]
@@ -177,16 +188,16 @@ mod tests {
     #[test]
     fn a_copy_of_another_ledger_slot_or_place_is_not_readable() {
         let block = encode(LEDGER, 3, 4, b"x");
-        let find = |ledger, slot, at: usize| {
+        let look = |ledger, slot, at: usize| {
             let mut blocks = [None; RECORD_BLOCKS];
             blocks[at] = Some(&block[..]);
             find(ledger, slot, blocks)
         };
-        assert!(find(LEDGER, 3, 0).is_ok());
-        assert!(find(LEDGER, 3, 1).is_ok());
-        assert!(find(LEDGER, 3, 2).is_err());
-        assert!(find(LEDGER, 4, 0).is_err());
-        assert!(find(Incarnation(8), 3, 0).is_err());
+        assert!(look(LEDGER, 3, 0).is_ok());
+        assert!(look(LEDGER, 3, 1).is_ok());
+        assert!(look(LEDGER, 3, 2).is_err());
+        assert!(look(LEDGER, 4, 0).is_err());
+        assert!(look(Incarnation(8), 3, 0).is_err());
     }
 
     #[test]

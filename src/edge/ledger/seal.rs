@@ -3,7 +3,7 @@
 
 /// Proof that everything put into a ledger up to some point is durable. Only the ledger that synced makes one.
 ///
-/// ```compile_fail
+/// ```compile_fail,E0451
 /// let forged = tiebreak::testing::ledger::Synced { ledger: 1, through: u64::MAX };
 /// ```
 #[derive(Debug, Clone)]
@@ -14,7 +14,7 @@ pub struct Synced {
 
 /// A value that must not be seen before the record behind it is durable. Only a ledger makes one.
 ///
-/// ```compile_fail
+/// ```compile_fail,E0451
 /// let forged = tiebreak::testing::ledger::Sealed { ledger: 1, needs: 0, value: "granted" };
 /// ```
 #[derive(Debug)]
