@@ -1,6 +1,8 @@
 //! The ledger on a disk that fails: whatever happens, a vote that was spoken of is found again, and never an older
 //! one; and what cannot be read is a named error that leaves the file as it was.
 
+#![allow(clippy::unwrap_used, reason = "a test says with its failure what was expected")]
+
 mod samples;
 
 use std::io;
@@ -330,7 +332,8 @@ fn two_processes_do_not_share_a_state_directory() {
 
 #[test]
 fn after_a_failed_sync_or_write_nothing_more_is_accepted_and_nothing_is_released() {
-    let ways: [(&str, fn(&FaultyDisk)); 6] = [
+    type Failing = fn(&FaultyDisk);
+    let ways: [(&str, Failing); 6] = [
         ("EIO on sync", |disk| disk.fail_next_sync(Crash::Nothing)),
         ("EIO on sync, half written", |disk| disk.fail_next_sync(Crash::Prefix(BLOCK_BYTES + 9))),
         ("EIO on sync, all written", |disk| disk.fail_next_sync(Crash::Everything)),
