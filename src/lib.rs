@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 #![allow(unreachable_pub)]
 
-#[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "the nodes are built on it"))]
+#[cfg_attr(not(feature = "testing"), allow(dead_code, unused_imports, reason = "the nodes are built on it"))]
 mod edge;
 pub mod fence;
 pub mod ids;

@@ -93,10 +93,17 @@ impl Reader<'_> {
 
     pub(super) fn slot(&self, ledger: Incarnation, slot: u32) -> Result<Found, LedgerError> {
         self.check_length(slot_offset(slot + 1))?;
-        let first = HEADER_BLOCKS + slot as usize * RECORD_BLOCKS;
-        let blocks = [0, 1, 2, 3].map(|at| self.block(first + at));
-        block::find(ledger, slot, blocks.each_ref().map(Option::as_deref))
-            .map_err(|cause| self.lost(slot, cause))
+        let mut whole = vec![0; SLOT_BYTES];
+        let blocks = match self.file.read_at(&mut whole, slot_offset(slot)) {
+            Ok(SLOT_BYTES) => whole.chunks_exact(BLOCK_BYTES).map(|block| Some(block.to_vec())).collect(),
+            // One bad block fails the read of all four.
+            _ => {
+                let first = HEADER_BLOCKS + slot as usize * RECORD_BLOCKS;
+                (first..first + RECORD_BLOCKS).map(|at| self.block(at)).collect::<Vec<_>>()
+            }
+        };
+        let blocks = [0, 1, 2, 3].map(|at| blocks[at].as_deref());
+        block::find(ledger, slot, blocks).map_err(|cause| self.lost(slot, cause))
     }
 
     /// A block; `None` if it cannot be read, which is what a copy beside it is for.
