@@ -1,0 +1,10 @@
+//! The side of the protected resource: what refuses the writes of a leader that does not know yet that it was
+//! replaced (§8).
+//!
+//! A lease tells a leader when to stop. It cannot stop a process that was paused between its last look at the
+//! lease and the write; only the resource can, by refusing a token lower than one that it has seen.
+
+mod gate;
+
+pub use self::gate::{Gate, GateError, StaleToken};
+pub use crate::edge::ledger::LedgerError;
