@@ -82,6 +82,13 @@ pub const DIAL_STAGGER: Duration = Duration::from_millis(250);
 /// Time for resolving a name, and for a QUIC handshake with one address, before it is given up.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A request that is unanswered for this many round trips ends its connection, and the node is dialled again.
+pub const ASK_PATIENCE_ROUND_TRIPS: u32 = 8;
+/// Shortest patience with a request: a slow disk answers within it.
+pub const ASK_PATIENCE_MIN: Duration = Duration::from_secs(3);
+/// Longest patience with a request.
+pub const ASK_PATIENCE_MAX: Duration = Duration::from_secs(30);
+
 /// The pause of a candidate that was refused grows up to this many leases.
 pub const CANDIDATE_BACKOFF_LEASES_MAX: u32 = 8;
 

@@ -116,6 +116,41 @@ pub fn decode_reply(bytes: &[u8]) -> Result<(Sender, Reply), WireError> {
     }
 }
 
+/// What a datagram carries. A stream shows by its direction which of the two it is; a datagram says it in its first
+/// byte: 0 for a request, 1 for a reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Datagram {
+    /// A request.
+    Request(Sender, Request),
+    /// A reply.
+    Reply(Sender, Reply),
+}
+
+/// The bytes of a request in a datagram.
+pub fn encode_datagram_request(sender: &Sender, request: &Request) -> Vec<u8> {
+    [&[0], encode_request(sender, request).as_slice()].concat()
+}
+
+/// The bytes of a reply in a datagram.
+pub fn encode_datagram_reply(sender: &Sender, reply: &Reply) -> Vec<u8> {
+    [&[1], encode_reply(sender, reply).as_slice()].concat()
+}
+
+/// Reads a datagram.
+///
+/// # Errors
+/// [`WireError`], for any bytes that the encoders do not make.
+pub fn decode_datagram(bytes: &[u8]) -> Result<Datagram, WireError> {
+    match bytes.split_first() {
+        Some((0, rest)) => decode_request(rest).map(|(sender, request)| Datagram::Request(sender, request)),
+        Some((1, rest)) => decode_reply(rest).map(|(sender, reply)| Datagram::Reply(sender, reply)),
+        Some((kind, _)) => {
+            Err(WireError::Malformed { reason: format!("a datagram is of kind 0 or 1, this one of {kind}") })
+        }
+        None => Err(WireError::Truncated),
+    }
+}
+
 /// The bytes of a record of the ledger, whose header carries the version.
 pub fn encode_record(record: &Record) -> Vec<u8> {
     let bytes = bincode::serde::encode_to_vec(record, RECORD).expect("plain fields always encode");

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,106 +13,15 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+pub use crate::config::{
+    ClusterConfig, NodeConfig, OtherConfig, OwnConfig, ReplicaConfig, ReplicaKeys, WhenAlone, WitnessConfig,
+};
 use crate::edge::identity::Fingerprint;
-use crate::edge::quic::HostPort;
 use crate::ids::{ClusterName, NodeId};
 use crate::limits::{
     ADDRESSES_PER_NODE_MAX, CLUSTERS_MAX, CONFIG_BYTES_MAX, KEEP_ALIVE_DEFAULT, KEEP_ALIVE_MAX,
     KEEP_ALIVE_MIN, KEYS_PER_NODE_MAX, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN,
 };
-
-/// What a node is told to be.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::large_enum_variant, reason = "there is one per process")]
-pub enum NodeConfig {
-    /// It holds data and may lead.
-    Replica(ReplicaConfig),
-    /// It votes only.
-    Witness(WitnessConfig),
-}
-
-/// A replica.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ReplicaConfig {
-    /// What it shares with a witness: name, key, state, addresses.
-    pub own: OwnConfig,
-    /// The cluster that it belongs to.
-    pub cluster: ClusterName,
-    /// How long its leadership, or its promise not to stand, lasts without renewal.
-    pub lease: Duration,
-    /// How long the peer may be silent before the leader asks to go on alone; `None` is never.
-    pub solo_after: Option<Duration>,
-    /// What a sole leader does when the witness is gone as well.
-    pub when_alone: WhenAlone,
-    /// The other replica. Without addresses, that one dials.
-    pub peer: OtherConfig,
-    /// The witness.
-    pub witness: OtherConfig,
-}
-
-/// A witness.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WitnessConfig {
-    /// What it shares with a replica: name, key, state, addresses.
-    pub own: OwnConfig,
-    /// The clusters that it serves.
-    pub clusters: Vec<ClusterConfig>,
-}
-
-/// What every node says of itself.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OwnConfig {
-    /// Its name.
-    pub node: NodeId,
-    /// The file with its private key.
-    pub key: PathBuf,
-    /// The directory of its durable state.
-    pub state: PathBuf,
-    /// Where it listens; with nothing it only dials.
-    pub listen: Vec<SocketAddr>,
-    /// Between two keep-alives on an idle connection.
-    pub keep_alive: Duration,
-}
-
-/// Another node, as a replica knows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OtherConfig {
-    /// Its name.
-    pub node: NodeId,
-    /// Where it is dialled.
-    pub addresses: Vec<HostPort>,
-    /// Its keys; more than one while they are changed.
-    pub keys: Vec<Fingerprint>,
-}
-
-/// A cluster, as its witness knows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ClusterConfig {
-    /// Its name.
-    pub name: ClusterName,
-    /// Its two replicas.
-    pub replicas: [ReplicaKeys; 2],
-}
-
-/// A replica, as its witness knows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ReplicaKeys {
-    /// Its name.
-    pub node: NodeId,
-    /// Its keys; more than one while they are changed.
-    pub keys: Vec<Fingerprint>,
-}
-
-/// What a sole leader does when the witness is gone as well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WhenAlone {
-    /// It goes on: nobody else can be elected.
-    #[default]
-    Continue,
-    /// It steps down, for operators who mean to force the other side by hand.
-    Stop,
-}
 
 /// What is wrong in a configuration file, where, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]

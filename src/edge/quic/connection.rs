@@ -129,6 +129,11 @@ impl Connection {
         self.0.quinn.close_reason().map(Into::into)
     }
 
+    /// Whether both are handles of one connection.
+    pub fn is_same(&self, other: &Connection) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The round-trip time as it is estimated now.
     pub fn rtt(&self) -> Duration {
         self.0.quinn.rtt()

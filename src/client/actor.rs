@@ -1,0 +1,384 @@
+//! Owns the voter and its ledger: one input at a time, the record synced, then the outputs released.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::edge::clock::Clock;
+use crate::edge::ledger::{Ledger, LedgerError, Slot};
+use crate::edge::quic::{CloseCode, Connection};
+use crate::ids::{LinkId, NodeId};
+use crate::limits::ASK_PATIENCE_MIN;
+use crate::message::{Hello, Part, Record, Refusal, Reply, Report, Request, Sender};
+use crate::replica::{Input, Outputs, Replica, RoleView, Step, View};
+use crate::time::Moment;
+
+use super::lease::Authority;
+use super::links::{self, Answering};
+use super::{Failure, Leader, LinkStamp, Offer, Role, Standby};
+
+/// What reaches the actor.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A connection that this node dialled has said hello.
+    Dialled { link: Linked, from: Sender, hello: Hello },
+    /// A request arrived. The connection is a link only after its hello.
+    Asked { link: Linked, from: Sender, request: Request, answering: Answering },
+    /// A reply arrived.
+    Answered { link: LinkId, part: Part, from: Sender, reply: Reply },
+    /// A connection is over.
+    Down(LinkId),
+    /// The data layer or the operator.
+    Command(Input, oneshot::Sender<Result<(), Refusal>>),
+    /// Somebody wants to know.
+    Report(oneshot::Sender<Report>),
+    /// The end, in good order.
+    Shutdown(oneshot::Sender<()>),
+}
+
+/// A connection and its number.
+#[derive(Clone, Debug)]
+pub(super) struct Linked {
+    pub(super) id: LinkId,
+    pub(super) part: Part,
+    pub(super) connection: Connection,
+    pub(super) stamp: LinkStamp,
+}
+
+/// What the link tasks read of the voter.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    /// Head and hello of this node as they are durable now.
+    pub(super) words: watch::Receiver<(Sender, Hello)>,
+    /// The live links to peer and witness.
+    pub(super) live: watch::Receiver<[Option<LinkId>; 2]>,
+    /// Whether a hello of ours to the peer is on its way.
+    pub(super) dialling: Arc<std::sync::atomic::AtomicBool>,
+}
+
+pub(super) struct Actor {
+    voter: Replica,
+    ledger: Option<Ledger>,
+    slot: Slot,
+    authority: Authority,
+    queue: mpsc::Receiver<Event>,
+    events: mpsc::WeakSender<Event>,
+    links: HashMap<LinkId, (Linked, Moment)>,
+    words: watch::Sender<(Sender, Hello)>,
+    live: watch::Sender<[Option<LinkId>; 2]>,
+    roles: watch::Sender<Role>,
+    failed: watch::Sender<Option<Failure>>,
+    shared: Shared,
+}
+
+impl Actor {
+    pub(super) async fn start(
+        voter: Replica,
+        ledger: Ledger,
+        slot: Slot,
+        step: Step,
+        authority: Authority,
+        queue: mpsc::Receiver<Event>,
+        events: mpsc::WeakSender<Event>,
+    ) -> Result<(Actor, watch::Receiver<Role>, watch::Receiver<Option<Failure>>), LedgerError> {
+        let words = watch::Sender::new((voter.ballot().sender(), voter.hello()));
+        let live = watch::Sender::new([None; 2]);
+        let shared = Shared { words: words.subscribe(), live: live.subscribe(), dialling: Arc::default() };
+        let (roles, seen) = watch::channel(role(&step.outputs.view, None, &HashMap::new()));
+        let (failed, failure) = watch::channel(None);
+        let ledger = Some(ledger);
+        let links = HashMap::new();
+        let mut actor = Actor {
+            voter,
+            ledger,
+            slot,
+            authority,
+            queue,
+            events,
+            links,
+            words,
+            live,
+            roles,
+            failed,
+            shared,
+        };
+        // The start is counted durably before anybody hears of it.
+        let outputs = actor.persist(step).await?;
+        actor.release(outputs, None);
+        Ok((actor, seen, failure))
+    }
+
+    pub(super) fn shared(&self) -> Shared {
+        self.shared.clone()
+    }
+
+    /// Until the handle is dropped, the replica is shut down, or the ledger fails.
+    pub(super) async fn run(mut self) {
+        loop {
+            let wake = self.voter.wake_at(Clock.now());
+            let event = tokio::select! {
+                biased;
+                event = self.queue.recv() => event,
+                () = Clock.until(wake) => {
+                    if let Err(error) = self.handle(Input::Tick, None).await {
+                        return self.fail(&error);
+                    }
+                    continue;
+                }
+            };
+            let outcome = match event {
+                None => break,
+                Some(Event::Shutdown(done)) => {
+                    self.authority.revoke();
+                    for (link, _) in self.links.values() {
+                        link.connection.close(CloseCode::LEAVING, "the replica is shut down");
+                    }
+                    let _ = done.send(());
+                    return;
+                }
+                Some(event) => self.take(event).await,
+            };
+            if let Err(error) = outcome {
+                return self.fail(&error);
+            }
+        }
+        self.authority.revoke();
+    }
+
+    fn fail(self, error: &LedgerError) {
+        self.authority.revoke();
+        tracing::error!(%error, "the durable state failed; this replica stops");
+        self.failed.send_replace(Some(Failure(error.to_string().into())));
+    }
+
+    async fn take(&mut self, event: Event) -> Result<(), LedgerError> {
+        match event {
+            Event::Dialled { link, from, hello } => {
+                let taken_meanwhile = self.live_link(link.part).is_some();
+                if taken_meanwhile {
+                    link.connection.close(CloseCode::DONE, "another connection is used");
+                    return Ok(());
+                }
+                self.links.insert(link.id, (link.clone(), Clock.now()));
+                let reply = Reply::Hello(hello);
+                let input = Input::Answered { link: link.id, part: link.part, from, reply };
+                self.handle(input, None).await
+            }
+            Event::Asked { link, from, request, answering } => {
+                self.asked(link, from, request, answering).await
+            }
+            Event::Answered { link, part, from, reply } => {
+                self.hear(link);
+                self.handle(Input::Answered { link, part, from, reply }, None).await
+            }
+            Event::Down(link) => {
+                self.links.remove(&link);
+                self.handle(Input::LinkDown(link), None).await
+            }
+            Event::Command(input, to) => {
+                let taken = self.handle_for(input, None).await?;
+                let _ = to.send(taken);
+                Ok(())
+            }
+            Event::Report(to) => {
+                let _ = to.send(self.voter.report(Clock.now()));
+                Ok(())
+            }
+            Event::Shutdown(_) => Ok(()),
+        }
+    }
+
+    async fn asked(
+        &mut self,
+        link: Linked,
+        from: Sender,
+        request: Request,
+        answering: Answering,
+    ) -> Result<(), LedgerError> {
+        let id = link.id;
+        if let Request::Hello(_) = request {
+            let me = self.voter.ballot().me().node;
+            let crossing = self.shared.dialling.load(std::sync::atomic::Ordering::Acquire);
+            if crossing && me < from.voter.node && self.live_link(Part::Replica).is_none() {
+                // Both dialled at once: the connection of the first in the order of names is used.
+                answering.answer(self.voter.ballot().sender(), Reply::Refused(Refusal::Crossing));
+                return Ok(());
+            }
+            self.links.insert(id, (link, Clock.now()));
+        }
+        self.hear(id);
+        self.handle(Input::Asked { link: id, from, request }, Some(answering)).await
+    }
+
+    fn hear(&mut self, id: LinkId) {
+        if let Some((_, heard)) = self.links.get_mut(&id) {
+            *heard = Clock.now();
+        }
+    }
+
+    fn live_link(&self, part: Part) -> Option<LinkId> {
+        let ballot = self.voter.ballot();
+        let link = match part {
+            Part::Replica => ballot.peer(),
+            Part::Witness => ballot.witness(),
+        };
+        link.map(|link| link.id)
+    }
+
+    async fn handle(&mut self, input: Input, answering: Option<Answering>) -> Result<(), LedgerError> {
+        self.handle_for(input, answering).await.map(|_| ())
+    }
+
+    async fn handle_for(
+        &mut self,
+        input: Input,
+        answering: Option<Answering>,
+    ) -> Result<Result<(), Refusal>, LedgerError> {
+        let step = self.voter.handle(Clock.now(), input);
+        // Whoever loses the right to act has lost it before the record is written.
+        self.authority.restrict(&step.outputs.view);
+        let outputs = self.persist(step).await?;
+        let taken = outputs.taken;
+        self.release(outputs, answering);
+        Ok(taken)
+    }
+
+    /// The one way from a step to its outputs: over the ledger's proof.
+    async fn persist(&mut self, step: Step) -> Result<Outputs, LedgerError> {
+        let mut ledger = self.ledger.take().expect("the ledger is back after each sync");
+        let record = step.record.map(Record::Replica);
+        let sealed = ledger.seal(self.slot, record.as_ref(), step.outputs)?;
+        let proof = if ledger.waits() {
+            let (back, proof) = tokio::task::spawn_blocking(move || {
+                let proof = ledger.sync();
+                (ledger, proof)
+            })
+            .await
+            .expect("a sync does not panic");
+            ledger = back;
+            proof?
+        } else {
+            ledger.proof()?
+        };
+        self.ledger = Some(ledger);
+        Ok(sealed.release(&proof).expect("the sync covers what was sealed before it"))
+    }
+
+    fn release(&mut self, outputs: Outputs, answering: Option<Answering>) {
+        self.words.send_replace((outputs.sender, self.voter.hello()));
+        self.drop_replaced_links();
+        let live = [self.live_link(Part::Replica), self.live_link(Part::Witness)];
+        self.live.send_if_modified(|old| std::mem::replace(old, live) != live);
+        let stamp = live[0].and_then(|id| self.links.get(&id)).map(|(link, _)| link.stamp);
+        let lease = self.authority.publish(&outputs.view, stamp);
+        let now = role(&outputs.view, lease, &self.links);
+        self.roles.send_if_modified(|old| {
+            let changed = *old != now;
+            if changed {
+                narrate(old, &now);
+                *old = now;
+            }
+            changed
+        });
+        if let (Some(answering), Some(reply)) = (answering, outputs.answer) {
+            answering.answer(outputs.sender, reply);
+        }
+        for ask in outputs.asks {
+            let Some((link, heard)) = self.links.get(&ask.link) else { continue };
+            if let Request::Renew { lease, .. } = ask.request
+                && Clock.now().since(*heard) > ASK_PATIENCE_MIN.max(lease.span() * 2)
+            {
+                // The transport's own retries have slowed down by now: a new connection finds a healed path sooner.
+                link.connection.close(CloseCode::DONE, "nothing was heard for too long");
+                continue;
+            }
+            links::ask(link.clone(), outputs.sender, ask.request, self.events.clone());
+        }
+    }
+
+    /// Closes what the voter no longer counts as a link.
+    fn drop_replaced_links(&mut self) {
+        let live = [self.live_link(Part::Replica), self.live_link(Part::Witness)];
+        self.links.retain(|id, (link, _)| {
+            let keep = live.contains(&Some(*id));
+            if !keep {
+                link.connection.close(CloseCode::DONE, "a newer connection is used");
+            }
+            keep
+        });
+    }
+}
+
+/// What the view means to the embedding program.
+fn role(view: &View, lease: Option<super::Lease>, links: &HashMap<LinkId, (Linked, Moment)>) -> Role {
+    let stamp = |id: LinkId| links.get(&id).map(|(link, _)| link.stamp);
+    let link = view.peer.and_then(|peer| stamp(peer.id));
+    match view.role {
+        RoleView::Leader { token, right, may_offer, resigning, .. } => Role::Leader(Leader {
+            term: view.term,
+            token,
+            lease,
+            right: right.into(),
+            link,
+            may_offer,
+            resigning,
+        }),
+        RoleView::Follower { leader, offer, joined } => Role::Standby(Standby {
+            term: view.term,
+            leader: leader.map(|(voter, _)| voter.node),
+            leader_term: leader.map(|(_, term)| term).unwrap_or_default(),
+            link,
+            offer: offer.and_then(|offer| {
+                Some(Offer { term: offer.term, position: offer.position, link: stamp(offer.link)? })
+            }),
+            joined,
+            refused: view.refused,
+        }),
+        RoleView::Candidate => Role::Standby(Standby {
+            term: view.term,
+            leader: None,
+            leader_term: crate::ids::Term::ZERO,
+            link,
+            offer: None,
+            joined: false,
+            refused: view.refused,
+        }),
+    }
+}
+
+fn narrate(old: &Role, new: &Role) {
+    match (old, new) {
+        (_, Role::Leader(leader)) => {
+            let before = match old {
+                Role::Leader(before) => Some((before.term, before.right, before.lease.is_some())),
+                Role::Standby(_) => None,
+            };
+            if before != Some((leader.term, leader.right, leader.lease.is_some())) {
+                let acts = leader.lease.is_some();
+                tracing::info!(term = %leader.term, right = %leader.right, acts, "leads");
+            }
+        }
+        (Role::Leader(before), Role::Standby(standby)) => {
+            tracing::info!(was = %before.term, term = %standby.term, "no longer leads");
+        }
+        (Role::Standby(before), Role::Standby(standby)) => {
+            if (before.leader, before.joined) != (standby.leader, standby.joined) {
+                let leader = standby.leader.as_ref().map_or("nobody", NodeId::as_str);
+                tracing::info!(leader, term = %standby.leader_term, joined = standby.joined, "follows");
+            }
+            if before.refused != standby.refused
+                && let Some((by, refusal)) = standby.refused
+            {
+                tracing::warn!(%by, "refused: {refusal}");
+            }
+        }
+    }
+}
+
+/// How long a request may go unanswered on a connection with this round trip.
+pub(super) fn patience(round_trip: Duration) -> Duration {
+    (round_trip * crate::limits::ASK_PATIENCE_ROUND_TRIPS)
+        .clamp(ASK_PATIENCE_MIN, crate::limits::ASK_PATIENCE_MAX)
+}

@@ -1,0 +1,308 @@
+//! The connections of a replica: dialling, greeting, carrying messages to the actor and back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::config::{OtherConfig, ReplicaConfig};
+use crate::edge::clock::{Clock, random_u64};
+use crate::edge::identity::Fingerprint;
+use crate::edge::quic::{CloseCode, Connection, Endpoint, LinkError, Responder};
+use crate::ids::{LinkId, NodeId};
+use crate::limits::{REDIAL_MAX, REDIAL_MIN};
+use crate::message::{Hello, Part, Refusal, Reply, Request, Sender};
+use crate::wire;
+
+use super::LinkStamp;
+use super::actor::{Event, Linked, Shared, patience};
+
+/// How an answer gets back.
+#[derive(Debug)]
+pub(super) enum Answering {
+    /// On the stream of the request; a hello is answered with the nonce that makes the link's stamp.
+    Stream(Responder, u64),
+    /// As a datagram.
+    Datagram(Connection),
+}
+
+impl Answering {
+    pub(super) fn answer(self, sender: Sender, mut reply: Reply) {
+        match self {
+            Answering::Stream(responder, nonce) => {
+                if let Reply::Hello(hello) = &mut reply {
+                    hello.nonce = nonce;
+                }
+                let bytes = wire::encode_reply(&sender, &reply);
+                tokio::spawn(async move {
+                    // A link that fails is seen by the task that watches it.
+                    let _ = responder.answer(&bytes).await;
+                });
+            }
+            Answering::Datagram(connection) => {
+                let _ = connection.send_datagram(&wire::encode_datagram_reply(&sender, &reply));
+            }
+        }
+    }
+}
+
+struct Links {
+    endpoint: Endpoint,
+    events: mpsc::WeakSender<Event>,
+    shared: Shared,
+    numbers: AtomicU64,
+    peer: OtherConfig,
+    witness: OtherConfig,
+}
+
+/// Starts dialling and accepting. It ends when the handle of the replica is gone.
+pub(super) fn spawn(
+    config: &ReplicaConfig,
+    endpoint: Endpoint,
+    events: mpsc::WeakSender<Event>,
+    shared: Shared,
+) -> tokio::task::JoinHandle<()> {
+    let links = Arc::new(Links {
+        endpoint,
+        events,
+        shared,
+        numbers: AtomicU64::new(1),
+        peer: config.peer.clone(),
+        witness: config.witness.clone(),
+    });
+    if !links.peer.addresses.is_empty() {
+        tokio::spawn(links.clone().keep_dialled(Part::Replica));
+    }
+    tokio::spawn(links.clone().keep_dialled(Part::Witness));
+    tokio::spawn(links.accept())
+}
+
+impl Links {
+    fn number(&self) -> LinkId {
+        LinkId(self.numbers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn other(&self, part: Part) -> &OtherConfig {
+        match part {
+            Part::Replica => &self.peer,
+            Part::Witness => &self.witness,
+        }
+    }
+
+    /// Dials whenever there is no live link, with growing pauses.
+    async fn keep_dialled(self: Arc<Self>, part: Part) {
+        let mut live = self.shared.live.clone();
+        let mut pause = REDIAL_MIN;
+        let mut said: Option<String> = None;
+        loop {
+            let place = usize::from(part == Part::Witness);
+            if live.wait_for(|live| live[place].is_none()).await.is_err() {
+                return;
+            }
+            match self.dial(part).await {
+                Ok(()) => {
+                    pause = REDIAL_MIN;
+                    said = None;
+                    // Until the actor has taken the link or turned it down.
+                    let _ = timeout(REDIAL_MAX, live.wait_for(|live| live[place].is_some())).await;
+                }
+                Err(why) => {
+                    let node = self.other(part).node;
+                    if said.as_ref() != Some(&why) {
+                        tracing::warn!(%node, "no link: {why}");
+                        said = Some(why);
+                    }
+                    // A link that the other side makes ends the pause.
+                    let linked = live.wait_for(|live| live[place].is_some());
+                    if timeout(pause, linked).await.is_err() {
+                        pause = (pause * 2).min(REDIAL_MAX);
+                    }
+                }
+            }
+            if self.events.upgrade().is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn dial(self: &Arc<Self>, part: Part) -> Result<(), String> {
+        let other = self.other(part);
+        let connection =
+            self.endpoint.dial(&other.addresses, &other.keys).await.map_err(|error| error.to_string())?;
+        if part == Part::Replica {
+            self.shared.dialling.store(true, Ordering::Release);
+        }
+        let greeted = self.greet(part, connection).await;
+        if part == Part::Replica {
+            self.shared.dialling.store(false, Ordering::Release);
+        }
+        greeted
+    }
+
+    /// The first exchange: only its answer makes a connection a link.
+    async fn greet(self: &Arc<Self>, part: Part, connection: Connection) -> Result<(), String> {
+        let (sender, hello) = *self.shared.words.borrow();
+        let nonce = random_u64();
+        let request = wire::encode_request(&sender, &Request::Hello(Hello { nonce, ..hello }));
+        let answer = timeout(patience(connection.rtt()), connection.ask(&request)).await;
+        let bytes = match answer {
+            Ok(bytes) => bytes.map_err(|error| error.to_string())?,
+            Err(_) => return Err("it does not answer the greeting".into()),
+        };
+        let (from, reply) = wire::decode_reply(&bytes).map_err(|error| error.to_string())?;
+        let expected = self.other(part).node;
+        if from.voter.node != expected {
+            return Err(format!("it calls itself {} and is configured here as {expected}", from.voter.node));
+        }
+        match reply {
+            Reply::Hello(hello) => {
+                let link =
+                    Linked { id: self.number(), part, stamp: LinkStamp(nonce ^ hello.nonce), connection };
+                self.watch(link.clone());
+                self.send(Event::Dialled { link, from, hello }).await;
+                Ok(())
+            }
+            Reply::Refused(Refusal::Crossing) => Ok(()),
+            Reply::Refused(refusal) => Err(refusal.to_string()),
+            Reply::Versions { lowest, highest } => {
+                Err(format!("it speaks versions {lowest} to {highest} and this node {}", wire::VERSION))
+            }
+            other => Err(format!("it answers a greeting with {other:?}")),
+        }
+    }
+
+    async fn send(&self, event: Event) {
+        if let Some(events) = self.events.upgrade() {
+            let _ = events.send(event).await;
+        }
+    }
+
+    async fn accept(self: Arc<Self>) {
+        let mut live = self.shared.live.clone();
+        loop {
+            let connection = tokio::select! {
+                connection = self.endpoint.accept() => connection,
+                // The actor is gone.
+                _ = async { while live.changed().await.is_ok() {} } => break,
+            };
+            let Some(connection) = connection else { break };
+            let part = if self.peer.keys.contains(&connection.fingerprint()) {
+                Part::Replica
+            } else {
+                // Own key or the witness's: it may ask for the status.
+                Part::Witness
+            };
+            self.watch(Linked { id: self.number(), part, stamp: LinkStamp(0), connection });
+        }
+        self.endpoint.shutdown("the replica has stopped").await;
+    }
+
+    /// Carries everything that arrives on a connection to the actor, until it is over.
+    fn watch(self: &Arc<Self>, link: Linked) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                error = this.serve(&link) => link.connection.close(CloseCode::MISBEHAVED, &error),
+                () = this.hear(&link) => {}
+                cause = link.connection.closed() => {
+                    tracing::debug!(link = %link.id, "link is over: {cause}");
+                }
+            }
+            this.send(Event::Down(link.id)).await;
+        });
+    }
+
+    /// Requests on streams. What is wrong with the one that ends it.
+    async fn serve(&self, link: &Linked) -> String {
+        let mut link = link.clone();
+        loop {
+            let (bytes, responder) = match link.connection.next_request().await {
+                Ok(request) => request,
+                Err(error) => return error.to_string(),
+            };
+            let (from, request) = match wire::decode_request(&bytes) {
+                Ok(decoded) => decoded,
+                Err(wire::WireError::Version { .. }) => {
+                    let (sender, _) = *self.shared.words.borrow();
+                    let _ = responder.answer(&wire::encode_reply(&sender, &wire::versions())).await;
+                    continue;
+                }
+                Err(error) => return error.to_string(),
+            };
+            if !self.may_speak(link.connection.fingerprint(), from.voter.node, &request) {
+                return format!("this key does not speak as {} here", from.voter.node);
+            }
+            let nonce = random_u64();
+            if let Request::Hello(hello) = &request {
+                link.stamp = LinkStamp(nonce ^ hello.nonce);
+            }
+            let answering = Answering::Stream(responder, nonce);
+            self.send(Event::Asked { link: link.clone(), from, request, answering }).await;
+        }
+    }
+
+    /// The peer's keys speak as the peer, and any pinned key may ask for the status.
+    fn may_speak(&self, key: Fingerprint, node: NodeId, request: &Request) -> bool {
+        *request == Request::Status || (node == self.peer.node && self.peer.keys.contains(&key))
+    }
+
+    /// Datagrams: renewals and their answers.
+    async fn hear(&self, link: &Linked) {
+        loop {
+            let bytes = match link.connection.next_datagram().await {
+                Ok(bytes) => bytes,
+                Err(LinkError::TooLongTheirs) => continue,
+                Err(_) => return,
+            };
+            let event = match wire::decode_datagram(&bytes) {
+                Ok(wire::Datagram::Request(from, request)) => {
+                    if !self.may_speak(link.connection.fingerprint(), from.voter.node, &request) {
+                        continue;
+                    }
+                    let answering = Answering::Datagram(link.connection.clone());
+                    Event::Asked { link: link.clone(), from, request, answering }
+                }
+                Ok(wire::Datagram::Reply(from, reply)) => {
+                    Event::Answered { link: link.id, part: link.part, from, reply }
+                }
+                Err(error) => {
+                    tracing::debug!(link = %link.id, "a datagram was dropped: {error}");
+                    continue;
+                }
+            };
+            self.send(event).await;
+        }
+    }
+}
+
+/// Asks on a live link: renewals as datagrams, everything else on a stream of its own. A request that is not
+/// answered in time ends the connection, so that another one is made.
+pub(super) fn ask(link: Linked, sender: Sender, request: Request, events: mpsc::WeakSender<Event>) {
+    if let Request::Renew { .. } = request {
+        let _ = link.connection.send_datagram(&wire::encode_datagram_request(&sender, &request));
+        return;
+    }
+    tokio::spawn(async move {
+        let connection = &link.connection;
+        let asked = Clock.now();
+        let bytes = wire::encode_request(&sender, &request);
+        let reply = match timeout(patience(connection.rtt()), connection.ask(&bytes)).await {
+            Ok(Ok(bytes)) => wire::decode_reply(&bytes).map_err(|error| error.to_string()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer for {:?}", Clock.now().since(asked))),
+        };
+        match reply {
+            Ok((from, reply)) => {
+                if let Some(events) = events.upgrade() {
+                    let event = Event::Answered { link: link.id, part: link.part, from, reply };
+                    let _ = events.send(event).await;
+                }
+            }
+            Err(why) => {
+                tracing::debug!(link = %link.id, "request failed: {why}");
+                connection.close(CloseCode::DONE, &why);
+            }
+        }
+    });
+}
