@@ -1,7 +1,10 @@
 //! The `tiebreak` command: parse, call, print, exit code.
 
 pub mod config;
+pub mod init;
 pub mod keys;
+pub mod status;
+pub mod witness;
 
 use std::process::ExitCode;
 
@@ -19,9 +22,15 @@ pub struct Cli {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Run the witness: the third vote, which holds no data
+    Witness(witness::RunWitness),
+    /// Make a node's durable state, once
+    Init(init::Init),
     /// Make and show the keys by which nodes know each other
     #[command(subcommand)]
     Keys(keys::Keys),
+    /// Show how a cluster is, and why
+    Status(status::Status),
 }
 
 impl Cli {
@@ -31,15 +40,43 @@ impl Cli {
     /// If it cannot be done; the error says what to do about it.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Witness(witness) => witness.run().map(|()| ExitCode::SUCCESS),
+            Command::Init(init) => init.run().map(|()| ExitCode::SUCCESS),
             Command::Keys(keys) => keys.run().map(|()| ExitCode::SUCCESS),
+            Command::Status(status) => status.run(),
         }
     }
 }
 
+/// Logs go to standard error; `TIEBREAK_LOG` chooses how much (`info` unless set).
+pub(crate) fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("TIEBREAK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
 /// The whole program.
 pub fn main() -> ExitCode {
-    Cli::parse().run().unwrap_or_else(|error| {
-        eprintln!("tiebreak: {error:#}");
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            let asks_status = std::env::args().nth(1).is_some_and(|command| command == "status");
+            return match (error.use_stderr(), asks_status) {
+                (false, _) => ExitCode::SUCCESS,
+                (true, true) => ExitCode::from(status::UNKNOWN),
+                (true, false) => ExitCode::from(2),
+            };
+        }
+    };
+    // `status` keeps 1 and 2 for what it found out.
+    let failure = if matches!(cli.command, Command::Status(_)) {
+        ExitCode::from(status::UNKNOWN)
+    } else {
         ExitCode::FAILURE
+    };
+    cli.run().unwrap_or_else(|error| {
+        eprintln!("tiebreak: {error:#}");
+        failure
     })
 }
