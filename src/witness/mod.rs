@@ -98,7 +98,9 @@ impl Witness {
     /// uses.
     pub fn handle(&mut self, now: Moment, from: &Sender, request: &Request) -> Step {
         let before = self.record;
-        self.see(now, from.voter);
+        if *request != Request::Status {
+            self.see(now, from.voter);
+        }
         let reply = match self.answer(now, from, request) {
             Ok(reply) => reply,
             Err(refusal) => {
