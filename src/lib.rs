@@ -116,6 +116,10 @@
 pub mod cli;
 mod client;
 pub mod config;
+#[cfg_attr(
+    not(feature = "testing"),
+    allow(dead_code, unused_imports, reason = "parts are there for the checkers")
+)]
 mod edge;
 pub mod fence;
 pub mod ids;
@@ -129,8 +133,8 @@ mod wire;
 mod witness;
 
 pub use client::{
-    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, NotTaken, Offer, PeerDurable, Remaining, Right,
-    Role, Roles, Standby, init,
+    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, Mismatch, NotTaken, Offer, PeerDurable, Remaining,
+    Right, Role, Roles, Standby, init,
 };
 pub use edge::identity::{Fingerprint, FingerprintError, Identity, IdentityError};
 pub use edge::ledger::LedgerError;

@@ -51,6 +51,7 @@ pub enum Rule {
     /// A leader that acts votes for nobody. (§6)
     ActingLeaderRefusesVotes,
     /// Nothing is said before it is durable. (§3)
+    #[cfg(feature = "testing")]
     SyncBeforeReply,
     /// A candidate asks first whether it could win. (§4, progress)
     PreVoteFirst,
@@ -58,6 +59,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
+    #[cfg(feature = "testing")]
     pub const ALL: [Rule; 24] = [
         Rule::OnePromisePerTerm,
         Rule::HoldsAboveConfirmed,

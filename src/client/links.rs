@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::config::{OtherConfig, ReplicaConfig};
 use crate::edge::clock::{Clock, random_u64};
 use crate::edge::identity::Fingerprint;
-use crate::edge::quic::{CloseCode, Connection, Endpoint, LinkError, Responder};
+use crate::edge::quic::{CloseCode, Connection, DialError, Endpoint, Fault, LinkError, Responder};
 use crate::ids::{LinkId, NodeId};
 use crate::limits::{REDIAL_MAX, REDIAL_MIN};
 use crate::message::{Hello, Part, Refusal, Reply, Request, Sender};
@@ -44,6 +44,36 @@ impl Answering {
                 let _ = connection.send_datagram(&wire::encode_datagram_reply(&sender, &reply));
             }
         }
+    }
+}
+
+/// Why there is no link, and whose fault it is.
+struct Unlinked {
+    fault: Fault,
+    words: String,
+}
+
+impl Unlinked {
+    fn network(words: String) -> Unlinked {
+        Unlinked { fault: Fault::Network, words }
+    }
+
+    fn wrong(words: String) -> Unlinked {
+        Unlinked { fault: Fault::Operator, words }
+    }
+}
+
+impl From<DialError> for Unlinked {
+    fn from(error: DialError) -> Unlinked {
+        let fault = error.fault();
+        let words: Vec<String> = error.attempts.iter().map(ToString::to_string).collect();
+        Unlinked { fault, words: words.join("; ") }
+    }
+}
+
+impl From<LinkError> for Unlinked {
+    fn from(error: LinkError) -> Unlinked {
+        Unlinked { fault: error.fault(), words: error.to_string() }
     }
 }
 
@@ -109,9 +139,13 @@ impl Links {
                 }
                 Err(why) => {
                     let node = self.other(part).node;
-                    if said.as_ref() != Some(&why) {
-                        tracing::warn!(%node, "no link: {why}");
-                        said = Some(why);
+                    if said.as_ref() != Some(&why.words) {
+                        if why.fault == Fault::Network {
+                            tracing::info!(%node, "no link: {}", why.words);
+                        } else {
+                            tracing::warn!(%node, "no link: {}", why.words);
+                        }
+                        said = Some(why.words);
                     }
                     // A link that the other side makes ends the pause.
                     let linked = live.wait_for(|live| live[place].is_some());
@@ -126,10 +160,9 @@ impl Links {
         }
     }
 
-    async fn dial(self: &Arc<Self>, part: Part) -> Result<(), String> {
+    async fn dial(self: &Arc<Self>, part: Part) -> Result<(), Unlinked> {
         let other = self.other(part);
-        let connection =
-            self.endpoint.dial(&other.addresses, &other.keys).await.map_err(|error| error.to_string())?;
+        let connection = self.endpoint.dial(&other.addresses, &other.keys).await.map_err(Unlinked::from)?;
         if part == Part::Replica {
             self.shared.dialling.store(true, Ordering::Release);
         }
@@ -141,19 +174,22 @@ impl Links {
     }
 
     /// The first exchange: only its answer makes a connection a link.
-    async fn greet(self: &Arc<Self>, part: Part, connection: Connection) -> Result<(), String> {
+    async fn greet(self: &Arc<Self>, part: Part, connection: Connection) -> Result<(), Unlinked> {
         let (sender, hello) = *self.shared.words.borrow();
         let nonce = random_u64();
         let request = wire::encode_request(&sender, &Request::Hello(Hello { nonce, ..hello }));
         let answer = timeout(patience(connection.rtt()), connection.ask(&request)).await;
         let bytes = match answer {
-            Ok(bytes) => bytes.map_err(|error| error.to_string())?,
-            Err(_) => return Err("it does not answer the greeting".into()),
+            Ok(bytes) => bytes.map_err(Unlinked::from)?,
+            Err(_) => return Err(Unlinked::network("it does not answer the greeting".into())),
         };
-        let (from, reply) = wire::decode_reply(&bytes).map_err(|error| error.to_string())?;
+        let (from, reply) = wire::decode_reply(&bytes).map_err(|error| Unlinked::wrong(error.to_string()))?;
         let expected = self.other(part).node;
         if from.voter.node != expected {
-            return Err(format!("it calls itself {} and is configured here as {expected}", from.voter.node));
+            let name = from.voter.node;
+            return Err(Unlinked::wrong(format!(
+                "it calls itself {name} and is configured here as {expected}"
+            )));
         }
         match reply {
             Reply::Hello(hello) => {
@@ -164,11 +200,12 @@ impl Links {
                 Ok(())
             }
             Reply::Refused(Refusal::Crossing) => Ok(()),
-            Reply::Refused(refusal) => Err(refusal.to_string()),
+            Reply::Refused(refusal) => Err(Unlinked::wrong(refusal.to_string())),
             Reply::Versions { lowest, highest } => {
-                Err(format!("it speaks versions {lowest} to {highest} and this node {}", wire::VERSION))
+                let ours = wire::VERSION;
+                Err(Unlinked::wrong(format!("it speaks versions {lowest} to {highest} and this node {ours}")))
             }
-            other => Err(format!("it answers a greeting with {other:?}")),
+            other => Err(Unlinked::wrong(format!("it answers a greeting with {other:?}"))),
         }
     }
 

@@ -9,6 +9,8 @@ mod lease;
 mod links;
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -19,7 +21,7 @@ use crate::edge::disk::RealDisk;
 use crate::edge::identity::{Identity, IdentityError};
 use crate::edge::ledger::{Ledger, LedgerError, Purpose};
 use crate::edge::quic::{BindError, Endpoint, Pins, Timing};
-use crate::ids::{ClusterId, Incarnation, NodeId, Position, Term, Token};
+use crate::ids::{ClusterId, ClusterName, Incarnation, NodeId, Position, Term, Token};
 use crate::limits::REPLICA_QUEUE_MAX;
 use crate::message::{Kind, Record, Refusal, ReplicaRecord, Report};
 use crate::replica::{Alone, Input, Replica, Settings};
@@ -110,22 +112,28 @@ pub enum JoinError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The state directory belongs to another node or cluster.
-    #[error(
-        "the state in {directory} is of node {found_node} of cluster {found_cluster}, and the configuration is of \
-         node {node} of cluster {cluster}; correct `state`, `node` or `cluster`"
-    )]
-    Mismatch {
-        /// The state directory.
-        directory: std::path::PathBuf,
-        /// In the state.
-        found_node: NodeId,
-        /// In the state.
-        found_cluster: crate::ids::ClusterName,
-        /// In the configuration.
-        node: NodeId,
-        /// In the configuration.
-        cluster: crate::ids::ClusterName,
-    },
+    #[error(transparent)]
+    Mismatch(Box<Mismatch>),
+}
+
+/// The state directory belongs to another node or cluster.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the state in {directory} is of node {found_node} of cluster {found_cluster}, and the configuration is of node \
+     {node} of cluster {cluster}; correct `state`, `node` or `cluster`"
+)]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// The state directory.
+    pub directory: PathBuf,
+    /// In the state.
+    pub found_node: NodeId,
+    /// In the state.
+    pub found_cluster: ClusterName,
+    /// In the configuration.
+    pub node: NodeId,
+    /// In the configuration.
+    pub cluster: ClusterName,
 }
 
 /// Why a running replica stopped for good. The process should end: after a failed sync nothing it remembers can be
@@ -187,7 +195,7 @@ pub struct Cluster {
     roles: watch::Receiver<Role>,
     failed: watch::Receiver<Option<Failure>>,
     authority: lease::Authority,
-    addresses: Vec<std::net::SocketAddr>,
+    addresses: Vec<SocketAddr>,
     links: tokio::task::JoinHandle<()>,
 }
 
@@ -208,13 +216,13 @@ impl Cluster {
             return Err(LedgerError::Missing { path: config.own.state.clone() }.into());
         };
         if found.node != config.own.node || found.name != config.cluster {
-            return Err(JoinError::Mismatch {
+            return Err(JoinError::Mismatch(Box::new(Mismatch {
                 directory: config.own.state.clone(),
                 found_node: found.node,
                 found_cluster: found.name,
                 node: config.own.node,
                 cluster: config.cluster,
-            });
+            })));
         }
         let keys = config.peer.keys.iter().chain(&config.witness.keys).copied();
         let pins = Pins::new(keys.chain([identity.fingerprint()]));
@@ -240,7 +248,7 @@ impl Cluster {
     }
 
     /// Where it listens, with the ports that the system chose for port 0.
-    pub fn local_addresses(&self) -> &[std::net::SocketAddr] {
+    pub fn local_addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 

@@ -514,11 +514,6 @@ impl Ballot {
         Ok(())
     }
 
-    /// The leader no longer counts on the peer: it does not answer, or does not make data durable.
-    pub fn unpair(&mut self) {
-        self.peer_gone();
-    }
-
     /// Gives leadership up. A sole replica stays sole.
     pub fn step_down(&mut self) {
         self.role = NO_LEADER;

@@ -30,7 +30,9 @@ use crate::rules::{Rule, Rules};
 use crate::time::{Millis, Moment};
 
 pub use ballot::{Ballot, Link, OfferIn, OfferOut, Right, Role};
-pub use lease::{kept, relied_on};
+pub use lease::kept;
+#[cfg(feature = "testing")]
+pub use lease::relied_on;
 
 use canvass::{Canvass, Verdict};
 use lease::{Lease, Promise};
