@@ -4,6 +4,7 @@
 //! - `TIEBREAK_TRACE=1` beside `TIEBREAK_SEED` prints every message and decision of that run.
 //! - A failure prints one line that reproduces it.
 
+mod mutations;
 mod storm;
 #[allow(dead_code, reason = "shared with the scenarios, each uses a part")]
 mod world;

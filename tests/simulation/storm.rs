@@ -304,10 +304,15 @@ fn heal(world: &mut World, lease: u64) -> bool {
         return true;
     }
     // From here on nothing may change.
-    let (leader, changes) = (world.serves(), world.oracle.changes);
+    world.run_for(lease * 3);
+    let changes = world.oracle.changes;
     world.run_for(lease * 10);
-    if world.violation.is_none() && (world.serves() != leader || world.oracle.changes != changes) {
+    if world.oracle.changes != changes {
         world.fail(Err("7: a healthy leader was deposed".into()));
+    }
+    let served = world.run_while(lease, |w| w.serves().is_none());
+    if !served {
+        world.fail(Err("7: a healthy leader serves no more".into()));
     }
     true
 }

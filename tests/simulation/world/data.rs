@@ -64,6 +64,8 @@ struct Copying {
     /// So much is known to be the leader's.
     verified: usize,
     begun: bool,
+    /// When to ask for the stream again.
+    ask_again: Moment,
     /// What came while a resync was being asked for.
     waiting: Option<(usize, Vec<Entry>)>,
     resync_asked: bool,
@@ -100,6 +102,7 @@ pub(crate) struct Data {
 
 const STALLED_AFTER: u64 = 400 * MS;
 const AGAIN: u64 = 50 * MS;
+const ASK_AGAIN: u64 = 300 * MS;
 const STOP_WITHIN: u64 = 500 * MS;
 
 fn later(now: Moment, nanos: u64) -> Moment {
@@ -217,6 +220,9 @@ impl Data {
         if (copying.link, copying.term) != (link, term) {
             return;
         }
+        if first {
+            copying.waiting = None;
+        }
         if let Some((_, waiting)) = &mut copying.waiting {
             waiting.extend(entries);
             return;
@@ -279,7 +285,8 @@ impl Data {
             self.log.push(Entry { term, value: 0 });
             self.marked = term;
             self.mark = self.log.len();
-            self.frozen = false;
+            // An offer that is still on its way to the voter may open yet another term.
+            self.frozen = self.offering;
             self.stalled_told = false;
             self.stop_by = None;
             self.stop_told = false;
@@ -359,12 +366,12 @@ impl Data {
                 term,
                 verified: 0,
                 begun: false,
+                ask_again: now,
                 waiting: None,
                 resync_asked: false,
                 told: None,
                 joining: None,
             });
-            acts.push(Act::Say { link: peer.id, term, body: Body::Begin });
         }
         let Some(copying) = &mut self.copying else {
             return;
@@ -377,6 +384,10 @@ impl Data {
             return;
         }
         if !copying.begun {
+            if now >= copying.ask_again {
+                copying.ask_again = later(now, ASK_AGAIN);
+                acts.push(Act::Say { link: copying.link, term, body: Body::Begin });
+            }
             return;
         }
         let has = self.known.min(copying.verified);

@@ -276,7 +276,11 @@ impl World {
                 lives: [nobody; 2],
                 closed: [true; 2],
                 broken: true,
-                data_after: [0; 2],
+                greeted: false,
+            ungreeted: Vec::new(),
+            sent: [0; 2],
+            read: [0; 2],
+            early: Default::default(),
             }],
             packets: Vec::new(),
             events: BinaryHeap::new(),
@@ -707,7 +711,11 @@ impl World {
             lives: [self.nodes[from].id(), self.nodes[to].id()],
             closed: [false; 2],
             broken: false,
-            data_after: [0; 2],
+            greeted: false,
+            ungreeted: Vec::new(),
+            sent: [0; 2],
+            read: [0; 2],
+            early: Default::default(),
         });
         self.nodes[from].queue.push_back(Work::SayHello { connection });
         self.work(from);
@@ -752,14 +760,8 @@ impl World {
             }
             return;
         }
-        let mut delay = self.dice.between(edge.low, edge.high);
-        if matches!(packet, Packet::Data { .. }) {
-            let c = &mut self.connections[connection];
-            let end = c.end(from);
-            let arrives = (self.now + delay).max(c.data_after[end] + 1);
-            c.data_after[end] = arrives;
-            delay = arrives - self.now;
-        } else if self.dice.per_mille(edge.twice_per_mille) {
+        let delay = self.dice.between(edge.low, edge.high);
+        if self.dice.per_mille(edge.twice_per_mille) {
             let again = self.dice.between(edge.low, edge.high * 4);
             self.packets.push(Some(packet.clone()));
             self.at(again, Event::Arrive { connection, to, packet: place });
@@ -777,6 +779,48 @@ impl World {
         if c.broken && !self.dice.per_mille(self.plan.late_per_mille) {
             return;
         }
+        if c.end(to) == 0 && !c.greeted && !c.broken {
+            let c = &mut self.connections[connection];
+            if !matches!(packet, Packet::Answer { reply: Reply::Hello(_) | Reply::Refused(_), .. }) {
+                c.ungreeted.push(packet);
+                return;
+            }
+            c.greeted = true;
+            let early = std::mem::take(&mut c.ungreeted);
+            self.enqueue(connection, to, packet);
+            for packet in early {
+                self.arrive(connection, to, packet);
+            }
+            self.work(to);
+            return;
+        }
+        if let Packet::Data { number, .. } = &packet
+            && !c.broken
+        {
+            let c = &mut self.connections[connection];
+            let end = 1 - c.end(to);
+            if *number < c.read[end] {
+                return;
+            }
+            c.early[end].insert(*number, packet);
+            while let Some(packet) = self.next_data(connection, end) {
+                self.enqueue(connection, to, packet);
+            }
+        } else {
+            self.enqueue(connection, to, packet);
+        }
+        self.work(to);
+    }
+
+    fn next_data(&mut self, connection: usize, end: usize) -> Option<Packet> {
+        let c = &mut self.connections[connection];
+        let packet = c.early[end].remove(&c.read[end])?;
+        c.read[end] += 1;
+        Some(packet)
+    }
+
+    fn enqueue(&mut self, connection: usize, to: usize, packet: Packet) {
+        let c = &self.connections[connection];
         (to, &packet).hash(&mut self.hasher);
         let part = if c.other(to) >= W { Part::Witness } else { Part::Replica };
         let work = match packet {
@@ -787,10 +831,9 @@ impl World {
             Packet::Answer { sender, reply } => {
                 Work::Input(Input::Answered { link: link(connection), part, from: sender, reply })
             }
-            Packet::Data { term, body } => Work::Data { connection, term, body },
+            Packet::Data { term, body, .. } => Work::Data { connection, term, body },
         };
         self.nodes[to].queue.push_back(work);
-        self.work(to);
     }
 
     /// For directed scripts: a message that nobody sent just now.
@@ -1027,7 +1070,11 @@ impl World {
         match act {
             Act::Say { link, term, body } => {
                 let connection = usize::try_from(link.0).expect("links are connections");
-                self.say(connection, node, Packet::Data { term, body });
+                let c = &mut self.connections[connection];
+                let end = c.end(node);
+                let number = c.sent[end];
+                c.sent[end] += 1;
+                self.say(connection, node, Packet::Data { number, term, body });
             }
             Act::Command(input) => {
                 // Whoever called this works the queue off, or the next beat does.

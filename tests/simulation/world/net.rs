@@ -1,5 +1,7 @@
 //! Connections between nodes, and what can go wrong with them.
 
+use std::collections::BTreeMap;
+
 use tiebreak::ids::{LinkId, Term, VoterId};
 use tiebreak::message::{Reply, Request, Sender};
 
@@ -10,7 +12,8 @@ use super::data::Body;
 pub(crate) enum Packet {
     Ask { sender: Sender, request: Request },
     Answer { sender: Sender, reply: Reply },
-    Data { term: Term, body: Body },
+    /// Numbered per connection and direction, so that it is read in order.
+    Data { number: u64, term: Term, body: Body },
 }
 
 impl Packet {
@@ -37,8 +40,17 @@ pub(crate) struct Connection {
     pub(crate) closed: [bool; 2],
     /// Nothing new gets through; what is on the way may still arrive.
     pub(crate) broken: bool,
-    /// Keeps data in order, per sender.
-    pub(crate) data_after: [u64; 2],
+    /// The dialler's `Hello` was answered. Until then the dialler's shell lets nothing else in: what the listener
+    /// says may overtake its `Hello`.
+    pub(crate) greeted: bool,
+    /// What came too early for that.
+    pub(crate) ungreeted: Vec<Packet>,
+    /// Data that was sent, per sender.
+    pub(crate) sent: [u64; 2],
+    /// Data that was read, per sender.
+    pub(crate) read: [u64; 2],
+    /// Data that overtook other data, per sender.
+    pub(crate) early: [BTreeMap<u64, Packet>; 2],
 }
 
 impl Connection {

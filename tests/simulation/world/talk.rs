@@ -61,7 +61,7 @@ impl Transcript {
                 return;
             }
             Packet::Answer { reply, .. } => reply_words(reply),
-            Packet::Data { term, body } => {
+            Packet::Data { term, body, .. } => {
                 self.data = true;
                 data_words(*term, body)
             }
