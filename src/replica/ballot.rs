@@ -259,7 +259,10 @@ impl Ballot {
                 self.witness = Some(link);
             }
             Part::Replica => {
-                self.peer_gone();
+                // A link comes up once: to hear the same `Hello` again ends nothing.
+                if self.peer.is_none_or(|peer| peer.id != id) {
+                    self.peer_gone();
+                }
                 self.peer = Some(link);
             }
         }
@@ -463,7 +466,16 @@ impl Ballot {
         if self.record.standing == Standing::Blank && admits != Some(self.record.incarnation) {
             return Err(Refusal::Blank);
         }
-        self.role = Role::Follower { leader: Some((offer.leader, offer.term)), offer: Some(offer) };
+        // Offers overtake one another: on one link, in one term, the one that goes furthest is the newest.
+        let newer = match &self.role {
+            Role::Follower { offer: Some(known), .. } => {
+                (known.link, known.term) == (offer.link, offer.term) && known.position > offer.position
+            }
+            _ => false,
+        };
+        if !newer {
+            self.role = Role::Follower { leader: Some((offer.leader, offer.term)), offer: Some(offer) };
+        }
         Ok(())
     }
 
@@ -519,9 +531,11 @@ impl Ballot {
         self.role = NO_LEADER;
     }
 
-    /// A sole replica leads again, alone, in a new term of its own making. (§5, the last one standing)
+    /// A sole replica leads, alone, in a new term of its own making: after a restart (§5, the last one standing), or
+    /// to rise above a peer that has reached a higher term and therefore no longer follows.
     pub fn resume(&mut self) -> Result<Term, Refusal> {
-        if !self.record.sole || self.right().is_some() {
+        let below_peer = self.peer.is_some_and(|peer| peer.term > self.record.term);
+        if !self.record.sole || (self.right().is_some() && !below_peer) {
             return Err(Refusal::Void);
         }
         if self.rules.keep(Rule::ResumeInNewTerm) {

@@ -850,12 +850,17 @@ impl Replica {
 
     fn drive_leader(&mut self, now: Moment, asks: &mut Vec<Ask>) {
         let solo = self.ballot.right() == Some(Right::Solo);
-        let term = self.ballot.record().term;
+        let mut term = self.ballot.record().term;
         if let Some(peer) = self.ballot.peer().copied() {
             if peer.term > term && !solo && !self.resigning {
                 // A higher durable term was met: stand above it, unless its owner leads already.
                 self.step_down(now, self.settings.lease / 2);
                 return;
+            }
+            if peer.term > term && solo && self.ballot.resume().is_ok() {
+                // A peer that is above this term follows nobody in it: without this the two never pair again.
+                term = self.ballot.record().term;
+                self.lease.renew_now();
             }
             let counts = peer.standing != Standing::Blank || self.ballot.may_offer().is_ok() || solo;
             if counts && now >= self.lease.renew_at() {
