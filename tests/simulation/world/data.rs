@@ -36,12 +36,19 @@ pub(crate) enum Body {
 /// What the data layer wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
-    Say { link: LinkId, term: Term, body: Body },
+    Say {
+        link: LinkId,
+        term: Term,
+        body: Body,
+    },
     Command(Input),
     /// Make everything up to there durable.
     Sync(usize),
     /// Clients are told that everything up to there is safe.
-    Acknowledge { term: Term, upto: usize },
+    Acknowledge {
+        term: Term,
+        upto: usize,
+    },
 }
 
 /// The leader's stream to the peer.
