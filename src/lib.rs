@@ -126,6 +126,8 @@ pub mod ids;
 pub mod limits;
 pub mod message;
 mod node;
+#[doc = include_str!("protocol.md")]
+pub mod protocol {}
 mod replica;
 mod rules;
 pub mod time;
