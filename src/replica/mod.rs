@@ -237,8 +237,10 @@ pub struct Replica {
     /// The confirmation of this term was asked for, last on this link. Once asked, it is asked until it is answered:
     /// the witness may have confirmed, and then bars the peer.
     confirming: Option<LinkId>,
-    /// A blank witness was asked in on this link.
+    /// A blank witness is being taken in on this link.
     admitting: Option<LinkId>,
+    /// Adoptions that were proposed to the peer in this term.
+    proposed: u32,
     /// A sole leader opens no new term before this: a link that flaps must not make terms race.
     open_at: Moment,
     /// When this replica last went solo, and how often lately.
@@ -319,6 +321,7 @@ impl Replica {
             stalled: false,
             confirming: None,
             admitting: None,
+            proposed: 0,
             open_at: now,
             went_solo: Moment::default(),
             flaps: 0,
@@ -547,6 +550,7 @@ impl Replica {
         }
         if was_paired && self.ballot.right() == Some(Right::Blocked) {
             self.blocked_since = now;
+            self.admitting = None;
         }
         self.drive(now, &mut asks);
         self.step(now, &before, answer, asks, taken)
@@ -621,6 +625,10 @@ impl Replica {
                 self.peer_heard = now;
                 self.stalled = false;
                 Ok(Reply::Settled { term: *term })
+            }
+            Request::Adopt { term, adoption } => {
+                self.ballot.adopt(from.voter, *term, *adoption)?;
+                Ok(Reply::Adopted { adoption: *adoption })
             }
             Request::Release { term, .. } => {
                 self.promise.give_back(now, *term);
@@ -699,6 +707,10 @@ impl Replica {
             }
             Reply::Renewed { sequence, .. } => {
                 self.lease.answered(now, *sequence, self.settings.lease, self.ballot.rules());
+            }
+            Reply::Adopted { adoption } => {
+                let request = self.ballot.adopted(*adoption)?;
+                self.to_witness(request, asks);
             }
             Reply::Admitted { term } => {
                 self.ballot.witness_is_member(*term);
@@ -796,6 +808,7 @@ impl Replica {
             self.blocked_since = now;
             self.peer_heard = now;
             self.confirming = None;
+            self.admitting = None;
             self.stalled = false;
             self.lease.renew_now();
         }
@@ -869,8 +882,9 @@ impl Replica {
                 self.to_peer(Request::Renew { term, sequence, lease }, asks);
             }
         }
+        self.take_witness_in(asks);
         if solo {
-            self.admit_blank_witness(asks);
+            // It needs nobody's word.
         } else if !self.resigning && (self.confirming.is_some() || self.goes_alone(now)) {
             self.ask_confirmation(asks);
         }
@@ -903,7 +917,8 @@ impl Replica {
         asks.push(Ask { link, part: Part::Witness, request });
     }
 
-    fn admit_blank_witness(&mut self, asks: &mut Vec<Ask>) {
+    /// A sole leader takes a blank witness in alone, a paired one after its peer has adopted it.
+    fn take_witness_in(&mut self, asks: &mut Vec<Ask>) {
         let Some(witness) = self.ballot.witness().filter(|link| link.standing == Standing::Blank) else {
             return;
         };
@@ -911,9 +926,19 @@ impl Replica {
         if self.admitting == Some(link) {
             return;
         }
-        if let Ok(request) = self.ballot.admit_witness() {
+        if let Ok(request) = self.ballot.admit_witness(self.proposed) {
             self.admitting = Some(link);
-            asks.push(Ask { link, part: Part::Witness, request });
+            self.to_witness(request, asks);
+        } else if let Ok(request) = self.ballot.propose_witness(self.proposed) {
+            self.admitting = Some(link);
+            self.proposed = self.proposed.saturating_add(1);
+            self.to_peer(request, asks);
+        }
+    }
+
+    fn to_witness(&self, request: Request, asks: &mut Vec<Ask>) {
+        if let Some(witness) = self.ballot.witness() {
+            asks.push(Ask { link: witness.id, part: Part::Witness, request });
         }
     }
 
@@ -1011,6 +1036,7 @@ impl Replica {
 
     fn is_solo(&mut self, now: Moment) {
         self.confirming = None;
+        self.admitting = None;
         self.stalled = false;
         // A peer that comes and goes is taken in after ever longer pauses.
         let calm = now.since(self.went_solo) > self.settings.lease * 64;
@@ -1030,6 +1056,7 @@ impl Replica {
         self.lease.clear();
         self.confirming = None;
         self.admitting = None;
+        self.proposed = 0;
         self.resigning = false;
         self.stalled = false;
         self.blocked_since = now;
