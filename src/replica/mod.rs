@@ -509,6 +509,10 @@ impl Replica {
         if now < self.open_at {
             return Err(Refusal::Busy { left: Millis::ceil(self.open_at.since(now)) });
         }
+        // A lease that is left over from before the peer fell silent says nothing: it has to have answered since.
+        if !self.peer_is_near(now) || self.peer_heard <= self.went_solo || self.admitting.is_some() {
+            return Err(Refusal::Busy { left: Millis(0) });
+        }
         // The lease of the peer carries the right to act over the opening.
         if self.lease.runs(now) { Ok(()) } else { Err(Refusal::Busy { left: Millis(0) }) }
     }
