@@ -23,6 +23,11 @@ impl Replica {
         if now < self.open_at {
             return Err(Refusal::Busy { left: Millis::ceil(self.open_at.since(now)) });
         }
+        // A lease that is left over from before the peer fell silent says nothing: it has to have answered since. And
+        // a witness that is being taken in goes first: once the term is open it could not be any more.
+        if !self.peer_is_near(now) || self.peer_heard <= self.went_solo || self.admitting.is_some() {
+            return Err(Refusal::Busy { left: Millis(0) });
+        }
         // The lease of the peer carries the right to act over the opening.
         if self.lease.runs(now) { Ok(()) } else { Err(Refusal::Busy { left: Millis(0) }) }
     }
@@ -137,7 +142,7 @@ impl Replica {
             return;
         };
         let link = witness.id;
-        if self.admitting == Some(link) {
+        if self.admitting == Some(link) || self.not_admitted == Some(link) {
             return;
         }
         if let Ok(request) = self.ballot.admit_witness(self.proposed) {

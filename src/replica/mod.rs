@@ -70,6 +70,8 @@ pub struct Replica {
     confirming: Option<LinkId>,
     /// A blank witness is being taken in on this link.
     admitting: Option<LinkId>,
+    /// The witness on this link refused to be taken in.
+    not_admitted: Option<LinkId>,
     /// Adoptions that were proposed to the peer in this term.
     proposed: u32,
     /// A sole leader opens no new term before this: a link that flaps must not make terms race.
@@ -152,6 +154,7 @@ impl Replica {
             stalled: false,
             confirming: None,
             admitting: None,
+            not_admitted: None,
             proposed: 0,
             open_at: now,
             went_solo: Moment::default(),

@@ -183,6 +183,10 @@ impl Replica {
         asks: &mut Vec<Ask>,
     ) {
         self.refused = Some((from.voter.node, refusal));
+        if part == Part::Witness && self.admitting == Some(link) {
+            self.admitting = None;
+            self.not_admitted = Some(link);
+        }
         if self.canvass.is_idle() {
             let confirming = part == Part::Witness && self.confirming == Some(link);
             if confirming && matches!(refusal, Refusal::TermSpent { .. } | Refusal::OtherCluster) {

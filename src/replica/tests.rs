@@ -431,6 +431,7 @@ fn opening_gives_up_sole_and_takes_a_new_term_in_one_record_before_the_offer_lea
     let before = world.record().term;
     assert!(world.tell(Input::Offer(Position(10))).outputs.taken.is_err(), "no lease carries it over yet");
     let renewed = Reply::Renewed { term: before, sequence: 1 };
+    world.pass(Duration::from_millis(1));
     world.hears(Part::Replica, 8, renewed);
     let step = world.tell(Input::Offer(Position(10)));
     assert_eq!(step.outputs.taken, Ok(()));
@@ -447,6 +448,7 @@ fn opening_gives_up_sole_and_takes_a_new_term_in_one_record_before_the_offer_lea
     let mut broken = World::settled(sole(), Rules::without(Rule::OpeningIsAtomic));
     broken.link_peer(5, Standing::Member);
     let term = broken.record().term;
+    broken.pass(Duration::from_millis(1));
     broken.hears(Part::Replica, 5, Reply::Renewed { term, sequence: 1 });
     broken.tell(Input::Offer(Position(10)));
     assert!(broken.record().sole, "offered while sole");

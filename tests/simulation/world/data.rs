@@ -105,6 +105,8 @@ pub(crate) struct Data {
     copying: Option<Copying>,
     /// Leave the pairing alone, for scenarios that need a leader that does not offer.
     pub(crate) shy: bool,
+    /// A resync wipes everything and copies from the start, as a base backup does.
+    pub(crate) wipes: bool,
 }
 
 const STALLED_AFTER: u64 = 400 * MS;
@@ -121,7 +123,7 @@ impl Data {
     pub(crate) fn after_crash(&self) -> Data {
         let log = self.log[..self.durable].to_vec();
         let durable = self.durable;
-        Data { log, durable, known: durable, shy: self.shy, ..Data::default() }
+        Data { log, durable, known: durable, shy: self.shy, wipes: self.wipes, ..Data::default() }
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -182,8 +184,13 @@ impl Data {
                 let copying = self.copying.as_mut()?;
                 copying.resync_asked = false;
                 if ok && let Some((start, entries)) = copying.waiting.take() {
-                    let same = self.log[start..].iter().zip(&entries).take_while(|(a, b)| a == b).count();
-                    let keep = start + same;
+                    let mut same = self.log[start..].iter().zip(&entries).take_while(|(a, b)| a == b).count();
+                    let mut keep = start + same;
+                    let mut entries = entries;
+                    if self.wipes {
+                        entries.splice(0..0, self.log[..start].iter().copied());
+                        (same, keep) = (0, 0);
+                    }
                     self.log.truncate(keep);
                     self.durable = self.durable.min(keep);
                     self.known = self.known.min(keep);
