@@ -304,12 +304,14 @@ impl Actor {
         }
     }
 
-    /// Closes what the voter no longer counts as a link.
+    /// Closes the link that a newer one has replaced, and forgets one that the voter refused: its other end has the
+    /// answer and closes it.
     fn drop_replaced_links(&mut self) {
         let live = [self.live_link(Part::Replica), self.live_link(Part::Witness)];
         self.links.retain(|id, (link, _)| {
             let keep = live.contains(&Some(*id));
-            if !keep {
+            let replaced = live[usize::from(link.part == Part::Witness)].is_some();
+            if !keep && replaced {
                 link.connection.close(CloseCode::DONE, "a newer connection is used");
             }
             keep

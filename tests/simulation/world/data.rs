@@ -35,6 +35,7 @@ pub(crate) enum Body {
 
 /// What the data layer wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::large_enum_variant, reason = "acts are short-lived and few")]
 pub(crate) enum Act {
     Say {
         link: LinkId,
