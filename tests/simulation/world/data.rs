@@ -37,7 +37,7 @@ pub(crate) enum Body {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
     Say { link: LinkId, term: Term, body: Body },
-    Command(Input),
+    Command(Box<Input>),
     /// Make everything up to there durable.
     Sync(usize),
     /// Clients are told that everything up to there is safe.
@@ -336,14 +336,14 @@ impl Data {
         if ready && free && now >= self.again {
             self.offering = true;
             self.frozen = right == Right::Solo;
-            acts.push(Act::Command(Input::Offer(self.position())));
+            acts.push(Act::Command(Box::new(Input::Offer(self.position()))));
         }
         if right == Right::Paired
             && !self.stalled_told
             && self.stream.is_some_and(|stream| now > later(stream.progress, STALLED_AFTER))
         {
             self.stalled_told = true;
-            acts.push(Act::Command(Input::Stalled));
+            acts.push(Act::Command(Box::new(Input::Stalled)));
         }
     }
 
@@ -352,7 +352,7 @@ impl Data {
         let all_there = self.known == self.log.len() && peer_has == self.log.len();
         if !self.stop_told && (all_there || now >= by) {
             self.stop_told = true;
-            acts.push(Act::Command(Input::Stopped));
+            acts.push(Act::Command(Box::new(Input::Stopped)));
         }
     }
 
@@ -386,7 +386,7 @@ impl Data {
         if copying.waiting.is_some() {
             if !copying.resync_asked && now >= self.again {
                 copying.resync_asked = true;
-                acts.push(Act::Command(Input::Resync));
+                acts.push(Act::Command(Box::new(Input::Resync)));
             }
             return;
         }
@@ -407,7 +407,7 @@ impl Data {
                 let there = has as u64 >= offer.position.0 && copying.verified == self.log.len();
                 if there && copying.joining != Some(offer.position) && now >= self.again {
                     copying.joining = Some(offer.position);
-                    acts.push(Act::Command(Input::Join(term)));
+                    acts.push(Act::Command(Box::new(Input::Join(term))));
                 }
             }
             None => copying.joining = None,
