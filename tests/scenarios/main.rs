@@ -33,7 +33,7 @@ fn tell(name: &str, birth: Birth, prose: &str, story: impl FnOnce(&mut World)) {
     assert_eq!(world.violation, None);
     let lines = &world.transcript.as_ref().expect("it was just put there").lines;
     let body = lines.join("\n");
-    let text = format!("{}\n\n{LEGEND}{body}\n", prose.trim());
+    let text = format!("{}\n\n{LEGEND}{body}\n", wrapped(prose));
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios").join(format!("{name}.txt"));
     if std::env::var_os("TIEBREAK_REWRITE").is_some() {
         std::fs::write(&path, text).expect("the transcript can be written");
@@ -52,4 +52,20 @@ fn tell(name: &str, birth: Birth, prose: &str, story: impl FnOnce(&mut World)) {
         golden.lines().nth(at).unwrap_or("(ends)"),
         text.lines().nth(at).unwrap_or("(ends)"),
     );
+}
+
+fn wrapped(prose: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in prose.split_whitespace() {
+        let last = lines.last_mut().expect("never empty");
+        if last.is_empty() {
+            last.push_str(word);
+        } else if last.len() + word.len() < 110 {
+            last.push(' ');
+            last.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join("\n")
 }

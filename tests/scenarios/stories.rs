@@ -131,7 +131,8 @@ fn the_incumbent_stays_when_the_replicas_lose_each_other() {
 
 #[test]
 fn an_isolated_follower_disturbs_nobody() {
-    let prose = "The follower is cut from both others. It asks nobody, raises no term, and is taken in again.";
+    let prose =
+        "The follower is cut from both others. It asks nobody, raises no term, and is taken in again.";
     tell("follower_isolated", Birth::Mature, prose, |w| {
         pair(w);
         w.heading("b is cut from both");

@@ -11,8 +11,8 @@ mod storm;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use storm::{Outcome, Profile, run};
 use tiebreak::testing::Rules;

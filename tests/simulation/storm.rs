@@ -74,16 +74,9 @@ fn weather(profile: Profile) -> Weather {
         Profile::HandOver => Weather { resign: 60, crash: 15, cut: 20, stall: 5, ..w },
         Profile::LostDisk => Weather { lose_disk: 25, crash: 20, cut: 20, ..w },
         Profile::Replaced => Weather { replace_witness: 10, crash: 20, cut: 30, ..w },
-        Profile::Everything => Weather {
-            cut: 30,
-            one_way: 20,
-            break_link: 20,
-            crash: 30,
-            pause: 20,
-            stall: 10,
-            resign: 10,
-            ..w
-        },
+        Profile::Everything => {
+            Weather { cut: 30, one_way: 20, break_link: 20, crash: 30, pause: 20, stall: 10, resign: 10, ..w }
+        }
     }
 }
 

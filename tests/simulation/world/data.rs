@@ -36,12 +36,19 @@ pub(crate) enum Body {
 /// What the data layer wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
-    Say { link: LinkId, term: Term, body: Body },
+    Say {
+        link: LinkId,
+        term: Term,
+        body: Body,
+    },
     Command(Box<Input>),
     /// Make everything up to there durable.
     Sync(usize),
     /// Clients are told that everything up to there is safe.
-    Acknowledge { term: Term, upto: usize },
+    Acknowledge {
+        term: Term,
+        upto: usize,
+    },
 }
 
 /// The leader's stream to the peer.
@@ -93,6 +100,8 @@ pub(crate) struct Data {
     /// After a refusal, no command before this.
     again: Moment,
     stalled_told: bool,
+    /// The peer made nothing durable beyond this on this link: until it does, it is not offered anything.
+    stalled_at: Option<(LinkId, usize)>,
     stop_by: Option<Moment>,
     stop_told: bool,
     copying: Option<Copying>,
@@ -329,7 +338,11 @@ impl Data {
         }
         let ready = match right {
             Right::Blocked => self.known >= self.mark,
-            Right::Solo => self.stream.is_some_and(|s| s.begun) && peer_has + 2 >= self.log.len(),
+            Right::Solo => {
+                let moves =
+                    |s: Stream| self.stalled_at.is_none_or(|(link, at)| link != s.link || peer_has > at);
+                self.stream.is_some_and(|s| s.begun && moves(s)) && peer_has + 2 >= self.log.len()
+            }
             Right::Paired => false,
         };
         let free = may_offer && !self.offering && offered.is_none() && !self.shy;
@@ -343,6 +356,7 @@ impl Data {
             && self.stream.is_some_and(|stream| now > later(stream.progress, STALLED_AFTER))
         {
             self.stalled_told = true;
+            self.stalled_at = self.stream.map(|stream| (stream.link, peer_has));
             acts.push(Act::Command(Box::new(Input::Stalled)));
         }
     }

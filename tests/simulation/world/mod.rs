@@ -72,14 +72,7 @@ impl Plan {
         Plan {
             settings: Settings::for_lease(lease),
             rules: Rules::KEPT,
-            edge: Edge {
-                low: MS,
-                high: MS,
-                loss_per_mille: 0,
-                twice_per_mille: 0,
-                cut: false,
-                cuts: 0,
-            },
+            edge: Edge { low: MS, high: MS, loss_per_mille: 0, twice_per_mille: 0, cut: false, cuts: 0 },
             record_sync: (MS, MS),
             data_sync: (MS, MS),
             repeat_after: 50 * MS,
@@ -277,10 +270,10 @@ impl World {
                 closed: [true; 2],
                 broken: true,
                 greeted: false,
-            ungreeted: Vec::new(),
-            sent: [0; 2],
-            read: [0; 2],
-            early: Default::default(),
+                ungreeted: Vec::new(),
+                sent: [0; 2],
+                read: [0; 2],
+                early: Default::default(),
             }],
             packets: Vec::new(),
             events: BinaryHeap::new(),
@@ -312,9 +305,7 @@ fn birth_records(birth: Birth, cluster: ClusterId, lives: &[Incarnation], plan: 
     let blank_witness = |index: usize| Witness::blank(node(index), name, lives[index]);
     let blank = |index: usize| Replica::blank(node(index), name, kind, lives[index]);
     let (a, b, w) = match birth {
-        Birth::New => {
-            (Replica::init(node(A), name, kind, lives[A], cluster), blank(B), blank_witness(W))
-        }
+        Birth::New => (Replica::init(node(A), name, kind, lives[A], cluster), blank(B), blank_witness(W)),
         Birth::Mature => {
             // As after a first term that both have joined.
             let first = Term(1);
@@ -989,8 +980,7 @@ impl World {
                 let connection = usize::try_from(ask.link.0).expect("links are connections");
                 if synced {
                     let to = life_at(self, connection);
-                    let verdict =
-                        Oracle::said(&self.nodes[node].disk, &sender, to, Some(&ask.request), None);
+                    let verdict = Oracle::said(&self.nodes[node].disk, &sender, to, Some(&ask.request), None);
                     self.fail(verdict);
                 }
                 self.say(connection, node, Packet::Ask { sender, request: ask.request });
@@ -1019,7 +1009,12 @@ impl World {
         }
     }
 
-    fn answer_command(&mut self, node: usize, command: &Input, taken: Result<(), tiebreak::message::Refusal>) {
+    fn answer_command(
+        &mut self,
+        node: usize,
+        command: &Input,
+        taken: Result<(), tiebreak::message::Refusal>,
+    ) {
         if let Some(transcript) = &mut self.transcript {
             transcript.commanded(self.now, node, command, taken);
         }
@@ -1030,11 +1025,8 @@ impl World {
             n.data_run += 1;
             n.queue.push_back(Work::Input(input));
             let (keeps, other) = (&self.nodes[node].data, &self.nodes[1 - node].data);
-            let verdict = self.oracle.truncated(
-                NAMES[node],
-                &keeps.log[..keeps.durable],
-                &other.log[..other.durable],
-            );
+            let verdict =
+                self.oracle.truncated(NAMES[node], &keeps.log[..keeps.durable], &other.log[..other.durable]);
             self.fail(verdict);
         }
     }

@@ -10,10 +10,20 @@ use super::data::Body;
 /// One message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Packet {
-    Ask { sender: Sender, request: Request },
-    Answer { sender: Sender, reply: Reply },
+    Ask {
+        sender: Sender,
+        request: Request,
+    },
+    Answer {
+        sender: Sender,
+        reply: Reply,
+    },
     /// Numbered per connection and direction, so that it is read in order.
-    Data { number: u64, term: Term, body: Body },
+    Data {
+        number: u64,
+        term: Term,
+        body: Body,
+    },
 }
 
 impl Packet {

@@ -10,9 +10,7 @@
 use std::collections::BTreeMap;
 
 use tiebreak::ids::{Incarnation, Term, Token, VoterId};
-use tiebreak::message::{
-    Record, ReplicaRecord, Reply, Request, Sender, Standing, WitnessRecord,
-};
+use tiebreak::message::{Record, ReplicaRecord, Reply, Request, Sender, Standing, WitnessRecord};
 use tiebreak::testing::{Right, RoleView, View};
 
 use super::data::Entry;
@@ -72,14 +70,21 @@ impl Oracle {
                 self.leads(shown, token.term())?;
                 if right == Right::Solo && !shown.frozen {
                     if let Some(other) = alone {
-                        return Err(format!("3: {} and {} can both acknowledge alone", other.name, shown.name));
+                        return Err(format!(
+                            "3: {} and {} can both acknowledge alone",
+                            other.name, shown.name
+                        ));
                     }
                     alone = Some(shown);
                 }
             }
             if let Some(commit) = shown.reads {
                 let all = self.acknowledged.len();
-                ensure!(commit >= all, "6: {} acts and reads at {commit}, {all} are acknowledged", shown.name);
+                ensure!(
+                    commit >= all,
+                    "6: {} acts and reads at {commit}, {all} are acknowledged",
+                    shown.name
+                );
             }
             if let Some(token) = shown.acts {
                 if let Some(other) = acting {
@@ -97,7 +102,8 @@ impl Oracle {
             return Ok(());
         }
         self.checked[shown.node] = Some((term, shown.run));
-        let me = VoterId { node: shown.name.parse().expect("names are valid"), incarnation: shown_life(shown) };
+        let me =
+            VoterId { node: shown.name.parse().expect("names are valid"), incarnation: shown_life(shown) };
         let known = *self.leaders.entry(term).or_insert(me);
         ensure!(known.node == me.node, "1: {} and {} both lead term {term}", known.node, me.node);
         for (place, acknowledged) in self.acknowledged.iter().enumerate() {
@@ -203,7 +209,10 @@ impl Oracle {
         if let RoleView::Leader { right, token, .. } = view.role {
             ensure!(token.term() == durable.term, "5: {name} leads {} unsynced", token.term());
             ensure!((right != Right::Solo) || durable.sole, "5: {name} is solo before sole is durable");
-            ensure!((right != Right::Paired) || durable.holds == durable.term, "5: {name} is paired, not settled");
+            ensure!(
+                (right != Right::Paired) || durable.holds == durable.term,
+                "5: {name} is paired, not settled"
+            );
         }
         Ok(())
     }
@@ -310,7 +319,12 @@ fn replica_said(
     Ok(())
 }
 
-fn witness_said(record: &WitnessRecord, sender: &Sender, to: Option<VoterId>, answer: Option<&Reply>) -> Verdict {
+fn witness_said(
+    record: &WitnessRecord,
+    sender: &Sender,
+    to: Option<VoterId>,
+    answer: Option<&Reply>,
+) -> Verdict {
     ensure!(sender.term <= record.promised.term, "5: the witness states term {} unsynced", sender.term);
     match answer {
         Some(Reply::Voted { term }) => ensure!(
