@@ -28,7 +28,8 @@ fn word(term: u32, to: VoterId) -> Word {
 
 /// A member that promised and confirmed so.
 fn member(promised: Word, confirmed: Word, rules: Rules) -> Witness {
-    let record = WitnessRecord { cluster: CLUSTER, standing: Standing::Member, promised, confirmed, ..blank() };
+    let record =
+        WitnessRecord { cluster: CLUSTER, standing: Standing::Member, promised, confirmed, ..blank() };
     Witness::start(record, rules).0
 }
 
