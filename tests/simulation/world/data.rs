@@ -35,14 +35,13 @@ pub(crate) enum Body {
 
 /// What the data layer wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::large_enum_variant, reason = "acts are short-lived and few")]
 pub(crate) enum Act {
     Say {
         link: LinkId,
         term: Term,
         body: Body,
     },
-    Command(Input),
+    Command(Box<Input>),
     /// Make everything up to there durable.
     Sync(usize),
     /// Clients are told that everything up to there is safe.
@@ -101,6 +100,8 @@ pub(crate) struct Data {
     /// After a refusal, no command before this.
     again: Moment,
     stalled_told: bool,
+    /// The peer made nothing durable beyond this on this link: until it does, it is not offered anything.
+    stalled_at: Option<(LinkId, usize)>,
     stop_by: Option<Moment>,
     stop_told: bool,
     copying: Option<Copying>,
@@ -337,21 +338,26 @@ impl Data {
         }
         let ready = match right {
             Right::Blocked => self.known >= self.mark,
-            Right::Solo => self.stream.is_some_and(|s| s.begun) && peer_has + 2 >= self.log.len(),
+            Right::Solo => {
+                let moves =
+                    |s: Stream| self.stalled_at.is_none_or(|(link, at)| link != s.link || peer_has > at);
+                self.stream.is_some_and(|s| s.begun && moves(s)) && peer_has + 2 >= self.log.len()
+            }
             Right::Paired => false,
         };
         let free = may_offer && !self.offering && offered.is_none() && !self.shy;
         if ready && free && now >= self.again {
             self.offering = true;
             self.frozen = right == Right::Solo;
-            acts.push(Act::Command(Input::Offer(self.position())));
+            acts.push(Act::Command(Box::new(Input::Offer(self.position()))));
         }
         if right == Right::Paired
             && !self.stalled_told
             && self.stream.is_some_and(|stream| now > later(stream.progress, STALLED_AFTER))
         {
             self.stalled_told = true;
-            acts.push(Act::Command(Input::Stalled));
+            self.stalled_at = self.stream.map(|stream| (stream.link, peer_has));
+            acts.push(Act::Command(Box::new(Input::Stalled)));
         }
     }
 
@@ -360,7 +366,7 @@ impl Data {
         let all_there = self.known == self.log.len() && peer_has == self.log.len();
         if !self.stop_told && (all_there || now >= by) {
             self.stop_told = true;
-            acts.push(Act::Command(Input::Stopped));
+            acts.push(Act::Command(Box::new(Input::Stopped)));
         }
     }
 
@@ -394,7 +400,7 @@ impl Data {
         if copying.waiting.is_some() {
             if !copying.resync_asked && now >= self.again {
                 copying.resync_asked = true;
-                acts.push(Act::Command(Input::Resync));
+                acts.push(Act::Command(Box::new(Input::Resync)));
             }
             return;
         }
@@ -415,7 +421,7 @@ impl Data {
                 let there = has as u64 >= offer.position.0 && copying.verified == self.log.len();
                 if there && copying.joining != Some(offer.position) && now >= self.again {
                     copying.joining = Some(offer.position);
-                    acts.push(Act::Command(Input::Join(term)));
+                    acts.push(Act::Command(Box::new(Input::Join(term))));
                 }
             }
             None => copying.joining = None,

@@ -1070,7 +1070,7 @@ impl World {
             }
             Act::Command(input) => {
                 // Whoever called this works the queue off, or the next beat does.
-                self.nodes[node].queue.push_back(Work::Input(input));
+                self.nodes[node].queue.push_back(Work::Input(*input));
             }
             Act::Sync(upto) => {
                 let n = &self.nodes[node];
@@ -1106,6 +1106,12 @@ impl World {
             self.nodes[node].wake = at;
             let delay = at - self.now;
             self.at(delay, Event::Wake { node, run, at });
+        }
+    }
+
+    pub(crate) fn heading(&mut self, text: &str) {
+        if let Some(transcript) = &mut self.transcript {
+            transcript.heading(text);
         }
     }
 
