@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 use crate::Identity;
 use crate::config::NodeConfig;
@@ -57,11 +58,17 @@ struct Ports {
     replication: SocketAddr,
 }
 
+/// A child process, and who reads what it says.
+struct Running {
+    child: Child,
+    reader: JoinHandle<()>,
+}
+
 pub(super) struct Nodes {
     directory: PathBuf,
     resource: SocketAddr,
     ports: BTreeMap<&'static str, Ports>,
-    running: BTreeMap<&'static str, Child>,
+    running: BTreeMap<&'static str, Running>,
     tally: Tally,
 }
 
@@ -142,30 +149,28 @@ impl Nodes {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         self.tally.started(name);
-        if let Some(output) = child.stdout.take() {
-            let tally = self.tally.clone();
-            tokio::spawn(async move {
-                let mut lines = BufReader::new(output).lines();
-                while let Ok(Some(line)) = lines.next_line().await {
-                    if let Ok(status) = serde_json::from_str(&line) {
-                        tally.told(name, status);
-                    }
+        let output = child.stdout.take().context("its output is a pipe")?;
+        let tally = self.tally.clone();
+        let reader = tokio::spawn(async move {
+            let mut lines = BufReader::new(output).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Ok(status) = serde_json::from_str(&line) {
+                    tally.told(name, status);
                 }
-            });
-        }
-        self.running.insert(name, child);
+            }
+        });
+        self.running.insert(name, Running { child, reader });
         Ok(())
     }
 
     /// `kill -9`.
     pub(super) async fn kill(&mut self, name: &'static str) -> anyhow::Result<()> {
-        let Some(mut child) = self.running.remove(name) else { bail!("{name} does not run") };
-        child.start_kill()?;
+        let Some(mut running) = self.running.remove(name) else { bail!("{name} does not run") };
+        running.child.start_kill()?;
         self.tally.ended(name);
-        child.wait().await?;
-        // What it said before it died may still have been on the way.
-        self.tally.ended(name);
-        Ok(())
+        running.child.wait().await?;
+        // What it said before it died may still be on the way.
+        Ok(running.reader.await?)
     }
 
     /// Stops it where it stands, like a machine that hangs.
@@ -182,22 +187,22 @@ impl Nodes {
     }
 
     fn pid(&self, name: &str) -> anyhow::Result<Pid> {
-        let pid = self.running.get(name).and_then(Child::id).and_then(|id| i32::try_from(id).ok());
+        let pid = self.running.get(name).and_then(|running| running.child.id()).and_then(|id| i32::try_from(id).ok());
         pid.and_then(Pid::from_raw).with_context(|| format!("{name} does not run"))
     }
 
     /// The first that ended although nobody ended it.
     pub(super) fn fallen(&mut self) -> Option<String> {
-        self.running.iter_mut().find_map(|(name, child)| {
-            let status = child.try_wait().ok().flatten()?;
+        self.running.iter_mut().find_map(|(name, running)| {
+            let status = running.child.try_wait().ok().flatten()?;
             Some(format!("{name} ended by itself: {status}"))
         })
     }
 
     /// Ends all of them.
     pub(super) async fn end(&mut self) {
-        for (_, mut child) in std::mem::take(&mut self.running) {
-            let _ = child.kill().await;
+        for (_, mut running) in std::mem::take(&mut self.running) {
+            let _ = running.child.kill().await;
         }
     }
 }

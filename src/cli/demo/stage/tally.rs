@@ -61,9 +61,7 @@ impl Seen {
     }
 
     pub(super) fn first_acknowledgement(&self, above: Term) -> Option<Moment> {
-        // The latest are at the end.
-        let later = self.acknowledged.iter().rev().take_while(|ack| ack.term > above);
-        later.map(|ack| ack.at).min()
+        self.acknowledged.iter().find(|ack| ack.term > above).map(|ack| ack.at)
     }
 
     pub(super) fn acknowledged_since(&self, since: Moment) -> usize {
