@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::LinkStamp;
-use crate::ids::{Term, Token};
+use crate::ids::{LinkId, Term, Token};
 
 /// Longest frame: room for the ids of a whole log.
 const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
@@ -119,7 +119,8 @@ pub(super) struct Status {
     /// Whether it takes part in the leader's term.
     pub(super) joined: bool,
     pub(super) peer: bool,
-    pub(super) witness: bool,
+    /// The number of its link to the witness.
+    pub(super) witness: Option<LinkId>,
     pub(super) position: u64,
     /// Who refused it as stale, and the words.
     pub(super) stale: Option<(String, String)>,

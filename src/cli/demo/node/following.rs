@@ -52,7 +52,11 @@ impl Following {
     }
 
     /// What waited for the cluster to tell of its term, if it did not wait too long.
-    pub(super) fn retry(&mut self, span: Duration, patience: Duration) -> Result<Option<Stamped<Copy>>, Over> {
+    pub(super) fn retry(
+        &mut self,
+        span: Duration,
+        patience: Duration,
+    ) -> Result<Option<Stamped<Copy>>, Over> {
         self.early_for = if self.early.is_some() { self.early_for + span } else { Duration::ZERO };
         if self.early_for > patience { Err(Over) } else { Ok(self.early.take()) }
     }

@@ -52,14 +52,7 @@ pub(super) struct Leading {
 
 impl Leading {
     pub(super) fn new(term: Term, mark: u64) -> Leading {
-        Leading {
-            term,
-            mark,
-            follower: None,
-            waiting: VecDeque::new(),
-            acknowledged: 0,
-            told_stalled: false,
-        }
+        Leading { term, mark, follower: None, waiting: VecDeque::new(), acknowledged: 0, told_stalled: false }
     }
 
     /// The leader opened a new term on the same data: what waits goes on waiting.

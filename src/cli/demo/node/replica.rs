@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::cli::demo::messages::{Answer, Copy, Entry, Request, Stamped, Status, Touch};
-use crate::ids::{NodeId, Position, Term, Token};
+use crate::ids::{LinkId, NodeId, Position, Term, Token};
 use crate::message::{Part, Refusal};
 use crate::{Cluster, Leader, LinkStamp, Role, Roles};
 
@@ -56,6 +56,8 @@ pub(super) struct Replica {
     /// For how long it has been handing over.
     handing_over: Option<Duration>,
     said: Status,
+    /// The link to the witness, and the length of the log, at the last look.
+    looked: (Option<LinkId>, u64),
     beats: u32,
 }
 
@@ -77,6 +79,7 @@ impl Replica {
             dialled: mpsc::channel(1),
             handing_over: None,
             said: Status::default(),
+            looked: (None, 0),
             beats: 0,
         }
     }
@@ -177,7 +180,8 @@ impl Replica {
 
     /// One connection for each link and term.
     fn dial_if_due(&mut self) {
-        let (Role::Leader(Leader { link: Some(link), term, .. }), Some(leading)) = (&self.role, &self.leading)
+        let (Role::Leader(Leader { link: Some(link), term, .. }), Some(leading)) =
+            (&self.role, &self.leading)
         else {
             return;
         };
@@ -255,9 +259,11 @@ impl Replica {
             let serves = self.serves();
             let answered = match request {
                 Request::Put { id, key, value } => {
-                    if let Some(leading) = self.leading.as_mut().filter(|leading| {
-                        serves && self.handing_over.is_none() && leading.has_room()
-                    }) {
+                    if let Some(leading) = self
+                        .leading
+                        .as_mut()
+                        .filter(|leading| serves && self.handing_over.is_none() && leading.has_room())
+                    {
                         entries.push(Entry::Put { id, key, value });
                         leading.wait(self.log.length() + entries.len() as u64, answer);
                         continue;
@@ -404,10 +410,8 @@ impl Replica {
     /// Looks at what only a report tells.
     async fn look(&mut self) -> anyhow::Result<()> {
         let report = self.cluster.report().await?;
-        let witness = report.others.iter().flatten().any(|other| other.part == Part::Witness);
-        self.said.witness = witness;
-        self.said.position = self.log.length();
-        self.said.node.clear();
+        let witness = report.others.iter().flatten().find(|other| other.part == Part::Witness);
+        self.looked = (witness.and_then(|witness| witness.link), self.log.length());
         Ok(())
     }
 
@@ -415,8 +419,8 @@ impl Replica {
     fn say(&mut self) {
         let mut status = Status {
             node: self.node.to_string(),
-            witness: self.said.witness,
-            position: self.said.position,
+            witness: self.looked.0,
+            position: self.looked.1,
             ..Status::default()
         };
         match &self.role {

@@ -68,7 +68,11 @@ async fn exchange(stream: &mut TcpStream, request: &Request) -> std::io::Result<
 }
 
 /// One request on a connection of its own.
-pub(super) async fn ask(server: SocketAddr, request: &Request, patience: Duration) -> std::io::Result<Answer> {
+pub(super) async fn ask(
+    server: SocketAddr,
+    request: &Request,
+    patience: Duration,
+) -> std::io::Result<Answer> {
     let asked = async {
         let mut stream = TcpStream::connect(server).await?;
         exchange(&mut stream, request).await

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 
 use nodes::Nodes;
 use picture::Picture;
@@ -20,9 +21,11 @@ use tally::Tally;
 
 /// Run a real cluster on this machine and break it
 #[derive(Args, Debug)]
-#[command(after_help = "It needs no root, listens on loopback only, and keeps its keys and data in a directory of \
+#[command(
+    after_help = "It needs no root, listens on loopback only, and keeps its keys and data in a directory of \
                         its own, which is removed at the end. Exit code: 0 nothing was lost; 1 a write was lost, a \
-                        term had two leaders, or a step did not happen in time; 130 after Ctrl-C.")]
+                        term had two leaders, or a step did not happen in time; 130 after Ctrl-C."
+)]
 pub struct Demo {
     /// One JSON object per line, for machines
     #[arg(long)]
@@ -32,8 +35,9 @@ pub struct Demo {
     lease: Duration,
 }
 
-/// Exit code after Ctrl-C, as shells count it.
+/// Exit codes after Ctrl-C and SIGTERM, as shells count them.
 const INTERRUPTED: u8 = 130;
+const TERMINATED: u8 = 143;
 
 impl Demo {
     /// Plays it.
@@ -63,26 +67,28 @@ impl Demo {
         let resource_at = resource.serve(directory.path(), gate).await?;
         let nodes = Nodes::prepare(directory.path(), self.lease, resource_at, tally.clone())?;
         let mut story = Story::new(nodes, tally, picture, self.lease);
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
         let played = tokio::select! {
-            played = story.play() => played,
-            interrupted = tokio::signal::ctrl_c() => {
-                interrupted.context("cannot wait for Ctrl-C")?;
-                story.end().await;
-                directory.remove();
-                return Ok(ExitCode::from(INTERRUPTED));
-            }
+            played = story.play() => Ok(played),
+            _ = interrupt.recv() => Err(INTERRUPTED),
+            _ = terminate.recv() => Err(TERMINATED),
         };
         story.end().await;
         match played {
-            Ok(true) => {
+            Err(signalled) => {
+                directory.remove();
+                Ok(ExitCode::from(signalled))
+            }
+            Ok(Ok(true)) => {
                 directory.remove();
                 Ok(ExitCode::SUCCESS)
             }
-            Ok(false) => {
+            Ok(Ok(false)) => {
                 eprintln!("Logs and data are kept in {}.", directory.path().display());
                 Ok(ExitCode::FAILURE)
             }
-            Err(error) => Err(error.context(format!(
+            Ok(Err(error)) => Err(error.context(format!(
                 "the demo failed; logs and data are kept in {}",
                 directory.path().display()
             ))),

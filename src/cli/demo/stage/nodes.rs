@@ -113,9 +113,8 @@ impl Nodes {
             );
             make(directory, name, &text, name == B)?;
         }
-        let replica = |name: &str| {
-            format!("[[cluster.replica]]\nnode = \"{name}\"\nkeys = [\"{}\"]\n", keys[name])
-        };
+        let replica =
+            |name: &str| format!("[[cluster.replica]]\nnode = \"{name}\"\nkeys = [\"{}\"]\n", keys[name]);
         let clusters = format!("[[cluster]]\nname = \"demo\"\n{}{}", replica(A), replica(B));
         make(directory, WITNESS, &format!("node = \"{WITNESS}\"\n{}{clusters}", own(WITNESS)), true)?;
         Ok(Nodes { directory: directory.into(), resource, ports, running: BTreeMap::new(), tally })
@@ -132,7 +131,8 @@ impl Nodes {
     /// Starts one of them on the state that it has.
     pub(super) fn start(&mut self, name: &'static str) -> anyhow::Result<()> {
         let home = self.directory.join(name);
-        let log = File::options().create(true).append(true).open(self.directory.join(format!("{name}.log")))?;
+        let log =
+            File::options().create(true).append(true).open(self.directory.join(format!("{name}.log")))?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("demo-node").arg(if name == WITNESS { "witness" } else { "replica" });
         command.arg("--config").arg(config_of(&home));
@@ -187,7 +187,11 @@ impl Nodes {
     }
 
     fn pid(&self, name: &str) -> anyhow::Result<Pid> {
-        let pid = self.running.get(name).and_then(|running| running.child.id()).and_then(|id| i32::try_from(id).ok());
+        let pid = self
+            .running
+            .get(name)
+            .and_then(|running| running.child.id())
+            .and_then(|id| i32::try_from(id).ok());
         pid.and_then(Pid::from_raw).with_context(|| format!("{name} does not run"))
     }
 

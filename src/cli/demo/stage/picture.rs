@@ -16,6 +16,9 @@ use super::tally::{Seen, Tally};
 /// Begins the line anew, and clears it.
 const CLEAR: &str = "\r\x1b[2K";
 
+/// How long each state is shown to people.
+const PACE: Duration = Duration::from_millis(1500);
+
 #[derive(PartialEq, Eq, Clone, Copy)]
 enum Form {
     Json,
@@ -55,6 +58,11 @@ impl Picture {
             (false, false) => Form::Lines,
         };
         Picture { form, tally, began: Clock.now() }
+    }
+
+    /// How long a person wants to look at each state.
+    pub(super) fn pace(&self) -> Duration {
+        if self.form == Form::Json { Duration::ZERO } else { PACE }
     }
 
     pub(super) fn act(&self, title: &str) {
@@ -129,7 +137,7 @@ impl Picture {
         counts.add_row(["writes acknowledged".to_owned(), acknowledged.to_string()]);
         counts.add_row(["of these lost".to_owned(), lost.len().to_string()]);
         counts.add_row([format!("leaders per term, at most, in {terms} terms"), most_leaders.to_string()]);
-        self.line(&format!("\n{times}\n{counts}"));
+        self.line(&format!("\n{times}\n(kept: the same leader went on leading)\n\n{counts}"));
     }
 
     fn json(&self, event: &str, mut body: Value) {

@@ -44,8 +44,7 @@ async fn touched(mut stream: TcpStream, gate: Arc<Gate>, counter: PathBuf, tally
     let Ok(touch) = receive::<Touch>(&mut stream).await else { return };
     let token = touch.token;
     // A new token costs a sync.
-    let written =
-        tokio::task::spawn_blocking(move || gate.admit_and(token, || count_up(&counter))).await;
+    let written = tokio::task::spawn_blocking(move || gate.admit_and(token, || count_up(&counter))).await;
     let answer = match written {
         Ok(Ok(Ok(count))) => Touched::Written { count },
         Ok(Err(GateError::Stale(stale))) => {

@@ -65,7 +65,8 @@ impl Story {
     async fn three_begin(&mut self) -> anyhow::Result<()> {
         self.picture.act("1. A has the data, B and the witness W are blank");
         let lease = humantime::format_duration(self.lease);
-        self.picture.say(&format!("three processes on loopback, a lease of {lease}, four clients that write"));
+        self.picture
+            .say(&format!("three processes on loopback, a lease of {lease}, four clients that write"));
         let from = Clock.now();
         for name in [A, B, WITNESS] {
             self.nodes.start(name)?;
@@ -92,6 +93,7 @@ impl Story {
         let from = Clock.now();
         self.nodes.start(old)?;
         self.until_well().await?;
+        self.goes_on_from(Clock.now()).await?;
         self.pause_from("its return", from);
         self.check().await
     }
@@ -108,6 +110,7 @@ impl Story {
         self.picture.say("two replicas go on as a pair; the witness returns");
         self.nodes.start(WITNESS)?;
         self.until_well().await?;
+        self.goes_on_from(Clock.now()).await?;
         self.pause_from("kill -9 of the witness and its return", from);
         self.check().await
     }
@@ -150,6 +153,7 @@ impl Story {
         .await?;
         self.leadership_from("return of the one that went on alone", from, alone);
         self.until_well().await?;
+        self.goes_on_from(Clock.now()).await?;
         self.check().await
     }
 
@@ -157,7 +161,8 @@ impl Story {
         self.picture.act("5. The follower dies, and then the witness too: the last one goes on");
         let (leader, _) = self.leader()?;
         let follower = other(leader);
-        self.picture.say(&format!("kill -9 {follower}; {leader} asks the witness whether it may go on alone"));
+        self.picture
+            .say(&format!("kill -9 {follower}; {leader} asks the witness whether it may go on alone"));
         let from = Clock.now();
         self.nodes.kill(follower).await?;
         self.until("the leader to go on alone", |seen| {
@@ -178,6 +183,7 @@ impl Story {
         self.nodes.start(WITNESS)?;
         self.nodes.start(follower)?;
         self.until_well().await?;
+        self.goes_on_from(Clock.now()).await?;
         self.pause_from("return of both", from);
         self.check().await
     }
@@ -210,6 +216,7 @@ impl Story {
             refused.by, refused.offered, refused.highest
         ));
         self.until_well().await?;
+        self.goes_on_from(Clock.now()).await?;
         self.check().await
     }
 
@@ -261,8 +268,9 @@ impl Story {
             let Some((leader, status)) = seen.leader() else { return false };
             let follower = seen.status.get(other(leader));
             status.right == "paired"
-                && status.witness
-                && follower.is_some_and(|it| it.joined && it.witness && it.term == status.term)
+                && seen.sees_witness(leader)
+                && seen.sees_witness(other(leader))
+                && follower.is_some_and(|it| it.joined && it.term == status.term)
         })
         .await?;
         let (leader, term) = self.leader()?;
@@ -270,8 +278,13 @@ impl Story {
         Ok(())
     }
 
+    /// Service goes on, for long enough that a person can see it.
     async fn goes_on_from(&mut self, from: Moment) -> anyhow::Result<()> {
-        self.until("service to go on", |seen| seen.acknowledged_since(from) >= GOES_ON).await
+        let pace = self.picture.pace();
+        self.until("service to go on", |seen| {
+            seen.acknowledged_since(from) >= GOES_ON && Clock.now().since(from) >= pace
+        })
+        .await
     }
 
     fn leader(&self) -> anyhow::Result<(&'static str, Term)> {
@@ -300,7 +313,8 @@ impl Story {
     /// No change of leader: the longest time without an acknowledgement.
     fn pause_from(&mut self, what: &str, from: Moment) {
         let acknowledgement = self.tally.seen().longest_pause(from);
-        self.picture.say(&format!("longest time without an acknowledgement: {} ms", acknowledgement.as_millis()));
+        self.picture
+            .say(&format!("longest time without an acknowledgement: {} ms", acknowledgement.as_millis()));
         self.interrupted(Interruption { what: what.into(), lease: None, acknowledgement });
     }
 

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use crate::cli::demo::messages::{Status, Touch, Touched};
 use crate::edge::clock::Clock;
-use crate::ids::{Term, Token};
+use crate::ids::{LinkId, Term, Token};
 use crate::time::Moment;
+
+use super::nodes::WITNESS;
 
 /// An acknowledgement that a client got.
 #[derive(Clone, Copy)]
@@ -32,6 +34,8 @@ pub(super) struct Seen {
     /// What runs.
     pub(super) up: BTreeSet<&'static str>,
     pub(super) paused: BTreeSet<&'static str>,
+    /// Each replica's link to a witness that has died since; it takes a while to notice.
+    dead_links: BTreeMap<&'static str, LinkId>,
     /// Who led in each term: by its own word, or because it acknowledged.
     pub(super) leaders: BTreeMap<Term, BTreeSet<String>>,
     /// When each leader first had a lease in each term.
@@ -49,6 +53,12 @@ impl Seen {
             status.leads && status.lease && !self.paused.contains(**name)
         };
         self.status.iter().filter(leads).max_by_key(|(_, status)| status.term).map(|(name, s)| (*name, s))
+    }
+
+    /// Whether this replica has a link to the witness that runs now.
+    pub(super) fn sees_witness(&self, name: &str) -> bool {
+        let link = self.status.get(name).and_then(|status| status.witness);
+        link.is_some() && link.as_ref() != self.dead_links.get(name)
     }
 
     /// The highest term in which something was acknowledged or led.
@@ -94,6 +104,12 @@ impl Tally {
         seen.up.remove(name);
         seen.paused.remove(name);
         seen.status.remove(name);
+        // Links are numbered anew by each run of a replica.
+        seen.dead_links.remove(name);
+        if name == WITNESS {
+            seen.dead_links =
+                seen.status.iter().filter_map(|(name, status)| Some((*name, status.witness?))).collect();
+        }
     }
 
     pub(super) fn told(&self, name: &'static str, status: Status) {
