@@ -159,3 +159,8 @@ pub mod testing {
         pub use crate::wire::*;
     }
 }
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -17,7 +17,7 @@ use crate::time::Moment;
 
 use super::lease::Authority;
 use super::links::{self, Answering};
-use super::{Failure, Leader, LinkStamp, Offer, Role, Standby};
+use super::{Failure, Leader, LinkStamp, NotTaken, Offer, Role, Standby};
 
 /// What reaches the actor.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) enum Event {
     /// A connection is over.
     Down(LinkId),
     /// The data layer or the operator.
-    Command(Input, oneshot::Sender<Result<(), Refusal>>),
+    Command(Input, oneshot::Sender<Result<(), NotTaken>>),
     /// Somebody wants to know.
     Report(oneshot::Sender<Report>),
     /// The end, in good order.
@@ -79,7 +79,6 @@ impl Actor {
         ledger: Ledger,
         slot: Slot,
         step: Step,
-        authority: Authority,
         queue: mpsc::Receiver<Event>,
         events: mpsc::WeakSender<Event>,
     ) -> Result<(Actor, watch::Receiver<Role>, watch::Receiver<Option<Failure>>), LedgerError> {
@@ -88,6 +87,7 @@ impl Actor {
         let shared = Shared { words: words.subscribe(), live: live.subscribe(), dialling: Arc::default() };
         let (roles, seen) = watch::channel(role(&step.outputs.view, None, &HashMap::new()));
         let (failed, failure) = watch::channel(None);
+        let authority = Authority::default();
         let ledger = Some(ledger);
         let links = HashMap::new();
         let mut actor = Actor {
@@ -178,8 +178,14 @@ impl Actor {
                 self.handle(Input::LinkDown(link), None).await
             }
             Event::Command(input, to) => {
+                if let Input::Offer(offered) = input
+                    && let Err(acknowledged) = self.authority.suspend(offered)
+                {
+                    let _ = to.send(Err(NotTaken::OfferTooShort { offered, acknowledged }));
+                    return Ok(());
+                }
                 let taken = self.handle_for(input, None).await?;
-                let _ = to.send(taken);
+                let _ = to.send(taken.map_err(NotTaken::Refused));
                 Ok(())
             }
             Event::Report(to) => {
@@ -298,12 +304,14 @@ impl Actor {
         }
     }
 
-    /// Closes what the voter no longer counts as a link.
+    /// Closes the link that a newer one has replaced, and forgets one that the voter refused: its other end has the
+    /// answer and closes it.
     fn drop_replaced_links(&mut self) {
         let live = [self.live_link(Part::Replica), self.live_link(Part::Witness)];
         self.links.retain(|id, (link, _)| {
             let keep = live.contains(&Some(*id));
-            if !keep {
+            let replaced = live[usize::from(link.part == Part::Witness)].is_some();
+            if !keep && replaced {
                 link.connection.close(CloseCode::DONE, "a newer connection is used");
             }
             keep

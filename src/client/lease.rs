@@ -213,13 +213,11 @@ struct Rights {
     link: Option<LinkStamp>,
     /// The highest position acknowledged under `token`.
     acknowledged: Position,
-    /// A sole leader is opening a new term: nothing is acknowledged alone any more, whatever the voter says.
-    opening: bool,
 }
 
 impl Rights {
     fn right(&self) -> Right {
-        if self.opening { Right::Blocked } else { self.right.unwrap_or(Right::Blocked) }
+        self.right.unwrap_or(Right::Blocked)
     }
 
     fn belongs_to(&self, lease: &Lease) -> bool {
@@ -275,7 +273,6 @@ impl Authority {
         if token != rights.token {
             rights.end_lease();
             rights.token = token;
-            rights.opening = false;
         }
         rights.right = Some(right.into());
         match until {
@@ -297,20 +294,16 @@ impl Authority {
         rights.right = None;
     }
 
-    /// Before an offer: from here on nothing is acknowledged alone, and everything acknowledged so far lies within
-    /// `position`. The highest acknowledged position, if it does not.
-    pub(super) fn begin_offer(&self, position: Position) -> Result<(), Position> {
+    /// Before the voter hears of an offer: from here on, until the next [`publish`](Authority::publish), nothing is
+    /// acknowledged, and everything acknowledged so far lies within `position`. The highest acknowledged position,
+    /// if it does not; then nothing has changed.
+    pub(super) fn suspend(&self, position: Position) -> Result<(), Position> {
         let mut rights = lock(&self.0);
         if position < rights.acknowledged {
             return Err(rights.acknowledged);
         }
-        rights.opening = rights.right == Some(Right::Solo);
+        rights.right = rights.right.map(|_| Right::Blocked);
         Ok(())
-    }
-
-    /// The offer was answered: the voter's word counts again.
-    pub(super) fn end_offer(&self) {
-        lock(&self.0).opening = false;
     }
 }
 
@@ -319,5 +312,148 @@ impl Rights {
         if let Some(lease) = self.lease.take() {
             lease.end();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Term;
+    use crate::message::Standing;
+    use crate::replica::{Right as Voters, RoleView};
+
+    const LINK: Option<LinkStamp> = Some(LinkStamp(7));
+
+    fn view(term: u32, right: Voters, acts_until: Option<Moment>) -> View {
+        let role = RoleView::Leader {
+            token: Token::of(Term(term)),
+            right,
+            acts_until,
+            may_offer: false,
+            offered: None,
+            resigning: false,
+        };
+        View {
+            term: Term(term),
+            standing: Standing::Member,
+            sole: right == Voters::Solo,
+            role,
+            peer: None,
+            witness: None,
+            refused: None,
+        }
+    }
+
+    fn follower(term: u32) -> View {
+        let role = RoleView::Follower { leader: None, offer: None, joined: false };
+        View { role, sole: false, ..view(term, Voters::Blocked, None) }
+    }
+
+    fn soon() -> Option<Moment> {
+        Some(Clock.now() + Duration::from_secs(60))
+    }
+
+    fn peer_at(position: u64) -> Option<PeerDurable> {
+        Some(PeerDurable { link: LinkStamp(7), position: Position(position) })
+    }
+
+    #[test]
+    fn an_ended_lease_never_comes_back() {
+        let authority = Authority::default();
+        let first = authority.publish(&view(1, Voters::Paired, soon()), LINK).expect("acts");
+        assert!(first.is_valid());
+        authority.publish(&view(1, Voters::Paired, None), LINK);
+        assert!(!first.is_valid());
+        let second = authority.publish(&view(1, Voters::Paired, soon()), LINK).expect("acts again");
+        assert!(second.is_valid() && !first.is_valid());
+        assert_eq!(first.remaining(), Remaining::Ended);
+    }
+
+    #[test]
+    fn a_lease_that_ran_out_is_not_extended_but_replaced() {
+        let authority = Authority::default();
+        let past = Some(Moment(1));
+        let first = authority.publish(&view(1, Voters::Paired, past), LINK).expect("a lease");
+        assert!(!first.is_valid());
+        let second = authority.publish(&view(1, Voters::Paired, soon()), LINK).expect("a lease");
+        assert!(first != second && !first.is_valid() && second.is_valid());
+    }
+
+    #[test]
+    fn a_renewal_extends_the_same_lease() {
+        let authority = Authority::default();
+        let first = authority.publish(&view(1, Voters::Paired, soon()), LINK).expect("acts");
+        let second = authority.publish(&view(1, Voters::Solo, Some(Moment::FOREVER)), LINK).expect("acts");
+        assert_eq!(first, second);
+        assert_eq!(first.remaining(), Remaining::Sole);
+    }
+
+    #[test]
+    fn each_right_covers_what_it_says() {
+        let authority = Authority::default();
+        let lease = authority.publish(&view(1, Voters::Blocked, soon()), LINK).expect("acts");
+        assert_eq!(lease.acknowledge(Position(5), peer_at(5)), None);
+        authority.publish(&view(1, Voters::Paired, soon()), LINK);
+        assert_eq!(lease.acknowledge(Position(5), peer_at(3)), Some(Position(3)));
+        assert_eq!(lease.acknowledge(Position(5), None), None);
+        let earlier = PeerDurable { link: LinkStamp(6), position: Position(5) };
+        assert_eq!(lease.acknowledge(Position(5), Some(earlier)), None, "an earlier link counts for nothing");
+        authority.publish(&view(1, Voters::Solo, Some(Moment::FOREVER)), LINK);
+        assert_eq!(lease.acknowledge(Position(9), None), Some(Position(9)));
+    }
+
+    #[test]
+    fn an_offer_covers_everything_acknowledged_and_stops_acknowledging_alone() {
+        let authority = Authority::default();
+        let lease = authority.publish(&view(1, Voters::Solo, Some(Moment::FOREVER)), LINK).expect("acts");
+        assert_eq!(lease.acknowledge(Position(9), None), Some(Position(9)));
+        assert_eq!(authority.suspend(Position(8)), Err(Position(9)));
+        assert_eq!(
+            lease.acknowledge(Position(9), None),
+            Some(Position(9)),
+            "the refused offer changed nothing"
+        );
+        assert_eq!(authority.suspend(Position(9)), Ok(()));
+        assert_eq!(lease.acknowledge(Position(10), None), None);
+        authority.publish(&view(1, Voters::Solo, Some(Moment::FOREVER)), LINK);
+        assert_eq!(
+            lease.acknowledge(Position(10), None),
+            Some(Position(10)),
+            "the voter did not take the offer"
+        );
+    }
+
+    #[test]
+    fn what_a_step_takes_away_is_gone_before_its_record_is_written() {
+        let authority = Authority::default();
+        let lease = authority.publish(&view(1, Voters::Solo, Some(Moment::FOREVER)), LINK).expect("acts");
+        authority.restrict(&view(2, Voters::Blocked, soon()));
+        assert!(!lease.is_valid());
+        assert_eq!(lease.acknowledge(Position(1), None), None);
+        let next = authority.publish(&view(2, Voters::Blocked, soon()), LINK).expect("acts");
+        authority.restrict(&follower(3));
+        assert!(!next.is_valid());
+    }
+
+    #[test]
+    fn restricting_gives_nothing() {
+        let authority = Authority::default();
+        let lease = authority.publish(&view(1, Voters::Blocked, soon()), LINK).expect("acts");
+        authority.restrict(&view(1, Voters::Solo, Some(Moment::FOREVER)));
+        assert_eq!(lease.acknowledge(Position(1), None), None, "solo counts once sole is durable");
+    }
+
+    #[tokio::test]
+    async fn ended_resolves_and_a_guarded_task_is_cancelled() {
+        let authority = Authority::default();
+        let lease = authority.publish(&view(1, Voters::Paired, soon()), LINK).expect("acts");
+        let guarded = tokio::spawn({
+            let lease = lease.clone();
+            async move { lease.guard(std::future::pending::<()>()).await }
+        });
+        authority.restrict(&follower(2));
+        assert_eq!(guarded.await.expect("no panic"), None);
+        lease.ended().await;
+        assert_eq!(lease.guard(async { 5 }).await, None, "nothing begins under an ended lease");
     }
 }

@@ -194,7 +194,6 @@ pub struct Cluster {
     events: mpsc::Sender<Event>,
     roles: watch::Receiver<Role>,
     failed: watch::Receiver<Option<Failure>>,
-    authority: lease::Authority,
     addresses: Vec<SocketAddr>,
     links: tokio::task::JoinHandle<()>,
 }
@@ -239,12 +238,11 @@ impl Cluster {
         };
         let (voter, step) = Replica::start(Clock.now(), found, position, settings, Rules::KEPT);
         let (events, queue) = mpsc::channel(REPLICA_QUEUE_MAX);
-        let authority = lease::Authority::default();
         let (actor, roles, failed) =
-            Actor::start(voter, ledger, slot, step, authority.clone(), queue, events.downgrade()).await?;
+            Actor::start(voter, ledger, slot, step, queue, events.downgrade()).await?;
         let links = links::spawn(&config, endpoint, events.downgrade(), actor.shared());
         tokio::spawn(actor.run());
-        Ok(Cluster { events, roles, failed, authority, addresses, links })
+        Ok(Cluster { events, roles, failed, addresses, links })
     }
 
     /// Where it listens, with the ports that the system chose for port 0.
@@ -275,14 +273,9 @@ impl Cluster {
     /// with a new token, and from the call on acknowledges nothing alone.
     ///
     /// # Errors
-    /// If the peer may not be offered the term now.
+    /// If the peer may not be offered the term now, or more than `position` was acknowledged meanwhile.
     pub async fn offer(&self, position: Position) -> Result<(), NotTaken> {
-        self.authority
-            .begin_offer(position)
-            .map_err(|acknowledged| NotTaken::OfferTooShort { offered: position, acknowledged })?;
-        let taken = self.command(Input::Offer(position)).await;
-        self.authority.end_offer();
-        taken
+        self.command(Input::Offer(position)).await
     }
 
     /// Standby: everything that `offer` asked for is durable here.
@@ -359,7 +352,7 @@ impl Cluster {
     async fn command(&self, input: Input) -> Result<(), NotTaken> {
         let (to, taken) = oneshot::channel();
         self.events.send(Event::Command(input, to)).await.map_err(|_| NotTaken::Stopped)?;
-        taken.await.map_err(|_| NotTaken::Stopped)?.map_err(NotTaken::Refused)
+        taken.await.map_err(|_| NotTaken::Stopped)?
     }
 }
 

@@ -583,29 +583,72 @@ impl Ballot {
         Ok(())
     }
 
+    /// What a leader calls the blank witness on the live link, with a stamp above every earlier one. `proposed` counts
+    /// what this leader has proposed in its term.
+    fn adoption_of_blank(&self, proposed: u32) -> Result<Adoption, Refusal> {
+        let blank = self.witness.filter(|link| link.standing == Standing::Blank).ok_or(Refusal::Void)?;
+        let known = self.record.adoption;
+        let after_known = if known.term == self.record.term { known.ordinal.saturating_add(1) } else { 0 };
+        let ordinal = after_known.max(proposed);
+        Ok(Adoption { term: self.record.term, ordinal, incarnation: blank.who.incarnation })
+    }
+
+    /// A paired leader proposes the blank witness to its peer, who has to recognise it first. (§7)
+    pub fn propose_witness(&self, proposed: u32) -> Result<Request, Refusal> {
+        if self.right() != Some(Right::Paired) {
+            return Err(Refusal::NotLeader { term: self.record.term });
+        }
+        Ok(Request::Adopt { term: self.record.term, adoption: self.adoption_of_blank(proposed)? })
+    }
+
+    /// The leader that this replica has joined recognises another witness: so does this replica, and it never goes
+    /// back. (§7)
+    pub fn adopt(&mut self, leader: VoterId, term: Term, adoption: Adoption) -> Result<(), Refusal> {
+        let follows =
+            matches!(&self.role, Role::Follower { leader: Some(known), .. } if *known == (leader, term));
+        if !follows || self.record.term != term || self.record.holds != term || adoption.term != term {
+            return Err(Refusal::Void);
+        }
+        if adoption < self.record.adoption {
+            return Err(Refusal::Void);
+        }
+        self.record.adoption = adoption;
+        Ok(())
+    }
+
+    /// The peer has adopted: adopt too, and take the witness in. The adoption is to be durable before the request
+    /// leaves. (§7)
+    pub fn adopted(&mut self, adoption: Adoption) -> Result<Request, Refusal> {
+        let blank = self.witness.filter(|link| link.standing == Standing::Blank).ok_or(Refusal::Void)?;
+        let fits = blank.who.incarnation == adoption.incarnation && adoption.term == self.record.term;
+        if self.right() != Some(Right::Paired) || !fits || adoption < self.record.adoption {
+            return Err(Refusal::Void);
+        }
+        self.record.adoption = adoption;
+        Ok(self.admission(false))
+    }
+
+    fn admission(&self, solo: bool) -> Request {
+        Request::Admit {
+            term: self.record.term,
+            kind: self.record.kind,
+            adoption: self.record.adoption,
+            solo,
+            longest_lease: self.record.longest_lease,
+            nonce: 0,
+        }
+    }
+
     /// A sole leader takes a blank witness in, alone. The adoption is to be durable before the request leaves. (§7)
-    pub fn admit_witness(&mut self) -> Result<Request, Refusal> {
+    pub fn admit_witness(&mut self, proposed: u32) -> Result<Request, Refusal> {
         if self.right() != Some(Right::Solo) {
             return Err(Refusal::NotLeader { term: self.record.term });
         }
-        let blank = self.witness.filter(|link| link.standing == Standing::Blank).ok_or(Refusal::Void)?;
-        let record = &mut self.record;
-        if record.adoption.incarnation != blank.who.incarnation {
-            let ordinal = if record.adoption.term == record.term {
-                record.adoption.ordinal.saturating_add(1)
-            } else {
-                0
-            };
-            record.adoption = Adoption { term: record.term, ordinal, incarnation: blank.who.incarnation };
+        let adoption = self.adoption_of_blank(proposed)?;
+        if self.record.adoption.incarnation != adoption.incarnation {
+            self.record.adoption = adoption;
         }
-        Ok(Request::Admit {
-            term: record.term,
-            kind: record.kind,
-            adoption: record.adoption,
-            solo: true,
-            longest_lease: Millis(0),
-            nonce: 0,
-        })
+        Ok(self.admission(true))
     }
 
     /// The longest lease that may have been promised has to be durable before it is promised.

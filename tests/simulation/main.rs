@@ -24,7 +24,11 @@ fn number(variable: &str) -> Option<u64> {
 
 /// A run whose panics count as violations.
 fn guarded(seed: u64, rules: Rules) -> Result<Outcome, String> {
-    match catch_unwind(AssertUnwindSafe(|| run(seed, rules))) {
+    guard(|| run(seed, rules))
+}
+
+fn guard(run: impl FnOnce() -> Outcome) -> Result<Outcome, String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(outcome) => match &outcome.violation {
             Some(why) => Err(format!("{:?}: {why}", outcome.profile)),
             None => Ok(outcome),

@@ -68,7 +68,8 @@ fn weather(profile: Profile) -> Weather {
         Profile::Flapping => Weather { cut: 150, heal: 400, break_link: 50, crash: 3, ..w },
         Profile::Crashy => Weather { crash: 60, cut: 20, ..w },
         Profile::Paused => Weather { pause: 50, cut: 20, crash: 5, ..w },
-        Profile::SlowWitness | Profile::SlowDisk => Weather { crash: 20, cut: 30, break_link: 10, ..w },
+        Profile::SlowDisk => Weather { crash: 20, cut: 30, break_link: 10, ..w },
+        Profile::SlowWitness => Weather { pause: 40, crash: 15, cut: 30, break_link: 10, ..w },
         Profile::OneWay => Weather { one_way: 80, crash: 15, ..w },
         Profile::HandOver => Weather { resign: 60, crash: 15, cut: 20, stall: 5, ..w },
         Profile::LostDisk => Weather { lose_disk: 25, crash: 20, cut: 20, ..w },
@@ -111,7 +112,7 @@ fn plan(profile: Profile, rules: Rules, dice: &mut Dice) -> Plan {
     plan.idle = dice.between(d / 4, 3 * d);
     plan.redial = (10 * MS, dice.between(50, 500) * MS);
     plan.late_per_mille = dice.between(0, 900);
-    plan.write_per_mille = 400;
+    plan.write_per_mille = [400, 400, 100, 2][usize::try_from(dice.between(0, 3)).expect("small")];
     for rate in &mut plan.rates_ppm {
         *rate = [-10_000, 0, 10_000, 3_000][usize::try_from(dice.between(0, 3)).expect("small")];
     }
@@ -157,6 +158,10 @@ pub(crate) fn run_as(seed: u64, profile: Profile, rules: Rules) -> Outcome {
                 world.edges[from][to].high = lease * dice.between(1, 5) / 2;
             }
         }
+    }
+    let wipes = dice.per_mille(500);
+    for replica in [A, B] {
+        world.nodes[replica].data.wipes = wipes;
     }
     for node in [A, B, W] {
         world.start(node);
@@ -283,6 +288,7 @@ fn heal(world: &mut World, lease: u64) -> bool {
         world.run_for(lease * 10);
         return false;
     }
+    world.plan.write_per_mille = 400;
     let before = world.oracle.acknowledged.len();
     let bound = lease * 40;
     let served = world.run_while(bound, |w| w.serves().is_none() || w.oracle.acknowledged.len() == before);
@@ -318,5 +324,7 @@ fn nobody_may_lead(world: &World) -> bool {
     if world.nodes[V].up {
         return true;
     }
-    false
+    // Whoever may never go on alone cannot take a blank peer in.
+    let blank = |node: &usize| world.nodes[*node].replica_record().standing == Standing::Blank;
+    world.plan.settings.solo_after.is_none() && [A, B].iter().any(blank)
 }

@@ -35,6 +35,7 @@ pub(crate) enum Body {
 
 /// What the data layer wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::large_enum_variant, reason = "acts are short-lived and few")]
 pub(crate) enum Act {
     Say {
         link: LinkId,
@@ -105,6 +106,8 @@ pub(crate) struct Data {
     copying: Option<Copying>,
     /// Leave the pairing alone, for scenarios that need a leader that does not offer.
     pub(crate) shy: bool,
+    /// A resync wipes everything and copies from the start, as a base backup does.
+    pub(crate) wipes: bool,
 }
 
 const STALLED_AFTER: u64 = 400 * MS;
@@ -121,7 +124,7 @@ impl Data {
     pub(crate) fn after_crash(&self) -> Data {
         let log = self.log[..self.durable].to_vec();
         let durable = self.durable;
-        Data { log, durable, known: durable, shy: self.shy, ..Data::default() }
+        Data { log, durable, known: durable, shy: self.shy, wipes: self.wipes, ..Data::default() }
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -182,8 +185,13 @@ impl Data {
                 let copying = self.copying.as_mut()?;
                 copying.resync_asked = false;
                 if ok && let Some((start, entries)) = copying.waiting.take() {
-                    let same = self.log[start..].iter().zip(&entries).take_while(|(a, b)| a == b).count();
-                    let keep = start + same;
+                    let mut same = self.log[start..].iter().zip(&entries).take_while(|(a, b)| a == b).count();
+                    let mut keep = start + same;
+                    let mut entries = entries;
+                    if self.wipes {
+                        entries.splice(0..0, self.log[..start].iter().copied());
+                        (same, keep) = (0, 0);
+                    }
                     self.log.truncate(keep);
                     self.durable = self.durable.min(keep);
                     self.known = self.known.min(keep);

@@ -673,7 +673,7 @@ impl World {
             node,
             run: n.run,
             view,
-            log: &n.data.log,
+            log: &n.data.log[..n.data.durable],
             reads,
             frozen: n.data.frozen,
             acts,

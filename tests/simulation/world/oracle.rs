@@ -29,6 +29,7 @@ pub(crate) struct Shown<'a> {
     pub(crate) node: usize,
     pub(crate) run: u64,
     pub(crate) view: &'a View,
+    /// As far as it is durable.
     pub(crate) log: &'a [Entry],
     /// The commit that it would read at, if it may read now.
     pub(crate) reads: Option<usize>,

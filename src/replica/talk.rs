@@ -1,0 +1,255 @@
+//! What others say: requests of the peer, replies of peer and witness, links that come and go.
+
+use crate::ids::{LinkId, Term, VoterId};
+use crate::message::{Candidacy, Hello, Part, Refusal, Reply, Request, Sender, Standing};
+use crate::rules::Rule;
+use crate::time::{Millis, Moment};
+
+use super::canvass::{Canvass, Verdict};
+use super::{ASKED_ON_AN_EARLIER_LINK, Ask, OfferIn, Replica, Right};
+
+use std::time::Duration;
+
+impl Replica {
+    /// A request of the peer.
+    pub(super) fn asked(
+        &mut self,
+        now: Moment,
+        link: LinkId,
+        from: &Sender,
+        request: &Request,
+        asks: &mut Vec<Ask>,
+    ) -> Result<Reply, Refusal> {
+        match request {
+            Request::Status => return Ok(Reply::Status(Box::new(self.report(now)))),
+            Request::Hello(hello) => {
+                self.link_up(now, link, from, hello, asks)?;
+                return Ok(Reply::Hello(self.hello()));
+            }
+            _ => {}
+        }
+        self.ballot.heard(link, Part::Replica, from)?;
+        match request {
+            Request::PreVote(candidacy) => {
+                self.may_grant(now, from.voter, candidacy)?;
+                Ok(Reply::PreVoted { term: candidacy.term })
+            }
+            Request::Vote(candidacy) => {
+                self.may_grant(now, from.voter, candidacy)?;
+                self.ballot.grant(from.voter, candidacy)?;
+                self.leadership_over(now);
+                self.canvass = Canvass::default();
+                self.yield_until = now + self.settings.lease;
+                Ok(Reply::Voted { term: candidacy.term })
+            }
+            Request::Renew { term, sequence, lease } => {
+                self.renewed(now, from.voter, *term, *lease)?;
+                Ok(Reply::Renewed { term: *term, sequence: *sequence })
+            }
+            Request::Offer { term, position, adoption, admits } => {
+                let offer = OfferIn {
+                    link,
+                    leader: from.voter,
+                    cluster: from.cluster,
+                    term: *term,
+                    position: *position,
+                    adoption: *adoption,
+                };
+                self.ballot.hear_offer(offer, *admits)?;
+                self.leadership_over(now);
+                self.canvass = Canvass::default();
+                self.peer_heard = now;
+                Ok(Reply::Offered { term: *term })
+            }
+            Request::Joined { term, position } => {
+                self.ballot.joined(link, *term, *position)?;
+                self.peer_heard = now;
+                self.stalled = false;
+                Ok(Reply::Settled { term: *term })
+            }
+            Request::Adopt { term, adoption } => {
+                self.ballot.adopt(from.voter, *term, *adoption)?;
+                Ok(Reply::Adopted { adoption: *adoption })
+            }
+            Request::Release { term, .. } => {
+                self.promise.give_back(now, *term);
+                self.peer_heard = now;
+                if *term >= self.ballot.record().term {
+                    self.stand_at = now;
+                    self.yield_until = now;
+                    self.failed = 0;
+                }
+                Ok(Reply::Released { term: *term })
+            }
+            _ => Err(Refusal::NotServed),
+        }
+    }
+
+    /// A follower's answer to a renewal: the promise starts when the request is received.
+    pub(super) fn renewed(
+        &mut self,
+        now: Moment,
+        leader: VoterId,
+        term: Term,
+        lease: Millis,
+    ) -> Result<(), Refusal> {
+        self.ballot.follow(leader, term)?;
+        self.leadership_over(now);
+        self.canvass = Canvass::default();
+        self.ballot.note_lease(lease);
+        self.promise.give(now, term, lease.span());
+        self.peer_heard = now;
+        self.failed = 0;
+        Ok(())
+    }
+
+    /// What forbids a vote at this moment, and then what forbids it always.
+    pub(super) fn may_grant(
+        &self,
+        now: Moment,
+        candidate: VoterId,
+        candidacy: &Candidacy,
+    ) -> Result<(), Refusal> {
+        let rules = self.ballot.rules();
+        if self.ballot.right().is_some_and(|right| right != Right::Solo)
+            && self.lease.runs(now)
+            && rules.keep(Rule::ActingLeaderRefusesVotes)
+        {
+            return Err(Refusal::LeaseRuns { left: Millis::ceil(self.lease.until().since(now)) });
+        }
+        if self.promise.until() > now && rules.keep(Rule::PromiseBindsFollower) {
+            return Err(Refusal::LeaseRuns { left: Millis::ceil(self.promise.until().since(now)) });
+        }
+        if self.hold_off > now && self.ballot.record().standing != Standing::Blank {
+            return Err(Refusal::HoldOff { left: Millis::ceil(self.hold_off.since(now)) });
+        }
+        self.ballot.may_grant(candidate, candidacy)
+    }
+
+    /// A reply of the peer or the witness.
+    pub(super) fn answered(
+        &mut self,
+        now: Moment,
+        link: LinkId,
+        part: Part,
+        from: &Sender,
+        reply: &Reply,
+        asks: &mut Vec<Ask>,
+    ) -> Result<(), Refusal> {
+        if let Reply::Hello(hello) = reply {
+            if hello.part != part {
+                return Err(Refusal::NotServed);
+            }
+            return self.link_up(now, link, from, hello, asks);
+        }
+        self.ballot.heard(link, part, from)?;
+        if part == Part::Replica {
+            self.peer_heard = now;
+        }
+        match reply {
+            Reply::PreVoted { term } | Reply::Voted { term } => {
+                let durable = matches!(reply, Reply::Voted { .. });
+                let verdict = self.canvass.granted(link, *term, durable);
+                self.judged(now, verdict, part, asks);
+            }
+            Reply::Refused(refusal) => self.met_refusal(now, link, part, from, *refusal, asks),
+            Reply::Confirmed { term } => {
+                self.ballot.confirmed(*term)?;
+                self.is_solo(now);
+            }
+            Reply::Renewed { sequence, .. } => {
+                self.lease.answered(now, *sequence, self.settings.lease, self.ballot.rules());
+            }
+            Reply::Adopted { adoption } => {
+                let request = self.ballot.adopted(*adoption)?;
+                self.to_witness(request, asks);
+            }
+            Reply::Admitted { term } => {
+                self.ballot.witness_is_member(*term);
+                self.admitting = None;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn met_refusal(
+        &mut self,
+        now: Moment,
+        link: LinkId,
+        part: Part,
+        from: &Sender,
+        refusal: Refusal,
+        asks: &mut Vec<Ask>,
+    ) {
+        self.refused = Some((from.voter.node, refusal));
+        if part == Part::Witness && self.admitting == Some(link) {
+            self.admitting = None;
+            self.not_admitted = Some(link);
+        }
+        if self.canvass.is_idle() {
+            let confirming = part == Part::Witness && self.confirming == Some(link);
+            if confirming && matches!(refusal, Refusal::TermSpent { .. } | Refusal::OtherCluster) {
+                // The witness gave a higher term away: stand above it, or follow whoever has it.
+                self.step_down(now, Duration::ZERO);
+            }
+            return;
+        }
+        let verdict = self.canvass.refused(link, part, refusal);
+        self.judged(now, verdict, part, asks);
+    }
+
+    pub(super) fn link_up(
+        &mut self,
+        now: Moment,
+        link: LinkId,
+        from: &Sender,
+        hello: &Hello,
+        asks: &mut Vec<Ask>,
+    ) -> Result<(), Refusal> {
+        let part = hello.part;
+        let earlier = match part {
+            Part::Replica => self.ballot.peer(),
+            Part::Witness => self.ballot.witness(),
+        };
+        let earlier = earlier.map(|link| link.id);
+        if let Err(refusal) = self.ballot.link_up(link, from, hello) {
+            self.refused = Some((from.voter.node, refusal));
+            return Err(refusal);
+        }
+        if let Some(earlier) = earlier {
+            self.link_over(now, earlier);
+        }
+        if part == Part::Replica {
+            self.lease.renew_now();
+            self.peer_heard = now;
+        }
+        if self.canvass.is_idle() {
+            // Somebody new to ask: no need to wait any longer.
+            self.failed = 0;
+            self.stand_at = now;
+        } else {
+            self.canvass.also_ask(link, part, self.ballot.candidacy(self.canvass.term()), asks);
+        }
+        Ok(())
+    }
+
+    pub(super) fn link_down(&mut self, now: Moment, link: LinkId) {
+        self.ballot.link_down(link);
+        self.link_over(now, link);
+    }
+
+    /// Forgets what was asked on a link that is over.
+    pub(super) fn link_over(&mut self, now: Moment, link: LinkId) {
+        if self.confirming == Some(link) {
+            // Whether it was confirmed is not known: it has to be asked again on the next link.
+            self.confirming = Some(ASKED_ON_AN_EARLIER_LINK);
+        }
+        if self.admitting == Some(link) {
+            self.admitting = None;
+        }
+        if let Verdict::Failed = self.canvass.link_down(link) {
+            self.candidacy_failed(now);
+        }
+    }
+}
