@@ -410,7 +410,11 @@ impl Replica {
     /// Looks at what only a report tells.
     async fn look(&mut self) -> anyhow::Result<()> {
         let report = self.cluster.report().await?;
-        let witness = report.others.iter().flatten().find(|other| other.part == Part::Witness);
+        // A blank witness counts once the cluster has taken it in, and this replica knows of it.
+        let witness =
+            report.others.iter().flatten().find(|other| {
+                other.part == Part::Witness && other.incarnation == report.adoption.incarnation
+            });
         self.looked = (witness.and_then(|witness| witness.link), self.log.length());
         Ok(())
     }

@@ -68,7 +68,7 @@ impl Story {
         self.picture
             .say(&format!("three processes on loopback, a lease of {lease}, four clients that write"));
         let from = Clock.now();
-        for name in [A, B, WITNESS] {
+        for name in [WITNESS, B, A] {
             self.nodes.start(name)?;
         }
         self.writers = clients::start(self.nodes.servers(), &self.tally);
