@@ -1,6 +1,7 @@
 //! The `tiebreak` command: parse, call, print, exit code.
 
 pub mod config;
+mod demo;
 pub mod init;
 pub mod keys;
 pub mod status;
@@ -31,6 +32,11 @@ pub enum Command {
     Keys(keys::Keys),
     /// Show how a cluster is, and why
     Status(status::Status),
+    /// Run a real cluster on this machine, break it, and count what was lost: nothing
+    Demo(demo::Demo),
+    /// One process of the demo
+    #[command(subcommand, hide = true)]
+    DemoNode(demo::DemoNode),
 }
 
 impl Cli {
@@ -44,6 +50,8 @@ impl Cli {
             Command::Init(init) => init.run().map(|()| ExitCode::SUCCESS),
             Command::Keys(keys) => keys.run().map(|()| ExitCode::SUCCESS),
             Command::Status(status) => status.run(),
+            Command::Demo(demo) => demo.run(),
+            Command::DemoNode(node) => node.run(),
         }
     }
 }
