@@ -63,6 +63,7 @@ pub struct Data {
     last_valid: u64,
     value: u64,
     may_receive: bool,
+    may_write: bool,
 }
 
 impl Data {
@@ -82,6 +83,7 @@ impl Data {
             // Values are never reused: nanoseconds since boot rise faster than they are written.
             value: now(),
             may_receive: true,
+            may_write: true,
         }
     }
 
@@ -106,7 +108,7 @@ impl Data {
                         self.hear(talk).await;
                     }
                 }
-                _ = tick.tick() => {}
+                _ = tick.tick() => self.may_write = true,
             }
             self.work().await;
         }
@@ -116,13 +118,14 @@ impl Data {
         let told = match &role {
             Role::Leader(leader) => json!({
                 "event": "role", "at": now(), "role": "leader", "term": leader.term.0, "token": leader.token.0,
-                "right": leader.right.to_string(), "acts": leader.lease.is_some(), "linked": leader.link.is_some(),
+                "right": leader.right.to_string(), "acts": leader.lease.is_some(), "link": leader.link,
+                "may_offer": leader.may_offer,
                 "last_valid": self.last_valid,
             }),
             Role::Standby(standby) => json!({
                 "event": "role", "at": now(), "role": "standby", "term": standby.term.0, "right": "none",
                 "acts": false, "joined": standby.joined, "leader": standby.leader.map(|node| node.to_string()),
-                "leader_term": standby.leader_term.0, "linked": standby.link.is_some(),
+                "leader_term": standby.leader_term.0, "link": standby.link,
                 "refused": standby.refused.map(|(by, why)| format!("{by}: {why:?}: {why}")),
                 "last_valid": self.last_valid,
             }),
@@ -212,7 +215,8 @@ impl Data {
     async fn write(&mut self, leader: &Leader) {
         let Some(lease) = &leader.lease else { return };
         let waiting = self.log.position() - self.acknowledged;
-        if lease.right() == Right::Blocked || leader.resigning || waiting > EXCHANGE || !lease.is_valid() {
+        let blocked = lease.right() == Right::Blocked || leader.resigning || !lease.is_valid();
+        if blocked || waiting > EXCHANGE || !std::mem::take(&mut self.may_write) {
             return;
         }
         self.value += 1;
