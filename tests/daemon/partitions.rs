@@ -5,6 +5,8 @@ use std::time::Duration;
 use crate::child::{Part, now};
 use crate::trio::{A, B, Choice, Trio, W};
 
+const ONLY_A: &str = "only a has ever acknowledged";
+
 /// Shows: the witness takes no part in health. Its loss and its return change nothing (case 1).
 #[test]
 fn a_dead_witness_leaves_the_leader_where_it_is_and_its_return_changes_nothing() {
@@ -17,8 +19,8 @@ fn a_dead_witness_leaves_the_leader_where_it_is_and_its_return_changes_nothing()
     trio.until_sees(A, W, true);
     trio.until_sees(B, W, true);
     trio.until_leases_pass(A, 1);
-    assert!(trio.see(|told| told.acts(A, "paired") && told.token(A) == token));
-    assert!(trio.see(|told| told.acks.iter().all(|ack| ack.node == A)));
+    trio.expect("nothing has changed", |told| told.acts(A, "paired") && told.token(A) == token);
+    trio.expect(ONLY_A, |told| told.acks.iter().all(|ack| ack.node == A));
     trio.check(A);
 }
 
@@ -49,10 +51,10 @@ fn the_incumbent_goes_on_alone_when_the_link_between_the_replicas_is_cut_and_pai
     trio.cut(A, B);
     trio.until_solo(A);
     trio.until_leases_pass(A, 3);
-    assert!(trio.see(|told| told.token(A) == token), "going solo takes no new term");
+    trio.expect("going solo takes no new term", |told| told.token(A) == token);
     trio.heal();
     trio.until_paired(A);
-    assert!(trio.see(|told| told.acks.iter().all(|ack| ack.node == A)), "only a has ever acknowledged");
+    trio.expect(ONLY_A, |told| told.acks.iter().all(|ack| ack.node == A));
     trio.check(A);
     trio.check(B);
 }
@@ -72,7 +74,7 @@ fn a_killed_and_restarted_witness_still_refuses_the_side_that_was_left_behind() 
         told.logged(W, &["node=a", "was confirmed to b"]).then_some(())
     });
     trio.until_leases_pass(B, 2);
-    assert!(trio.see(|told| told.acts(B, "solo") && !told.leads(A)));
+    trio.expect("b leads alone", |told| told.acts(B, "solo") && !told.leads(A));
     trio.heal();
     trio.until_paired(B);
     trio.check(B);
@@ -99,7 +101,7 @@ fn a_promised_candidate_that_dies_before_its_peer_joins_bars_nobody() {
     trio.kill(B);
     trio.heal();
     trio.until_solo(A);
-    assert!(trio.see(|told| told.token(A)) > promised);
+    trio.expect("its term is higher", |told| told.token(A) > promised);
     trio.run(B);
     trio.until_paired(A);
     trio.check(A);
@@ -114,7 +116,7 @@ fn a_standby_that_is_deaf_to_the_leader_does_not_depose_it() {
     trio.until_leases_pass(A, 4);
     trio.heal();
     trio.until_paired(A);
-    assert!(trio.see(|told| told.acks.iter().all(|ack| ack.node == A)));
+    trio.expect(ONLY_A, |told| told.acks.iter().all(|ack| ack.node == A));
     trio.check(A);
 }
 
@@ -127,7 +129,7 @@ fn a_standby_that_is_not_heard_by_the_leader_does_not_depose_it() {
     trio.until_leases_pass(A, 4);
     trio.heal();
     trio.until_paired(A);
-    assert!(trio.see(|told| told.acks.iter().all(|ack| ack.node == A)));
+    trio.expect(ONLY_A, |told| told.acks.iter().all(|ack| ack.node == A));
     trio.check(A);
 }
 

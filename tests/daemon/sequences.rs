@@ -33,7 +33,7 @@ fn a_witness_votes_as_before_after_a_kill_and_abstains_after_a_wipe_until_it_is_
     trio.run(W);
     trio.kill(A);
     trio.run(B);
-    let refused = |told: &crate::trio::Told3| {
+    let refused = |told: &crate::trio::History| {
         told.refused(B).filter(|why| why.contains("Stale") && why.contains("confirmed to a")).map(|_| ())
     };
     trio.until("b is refused by the restarted witness", refused);
@@ -89,7 +89,7 @@ fn the_last_one_standing_goes_on_and_resumes_alone_with_a_higher_token() {
     trio.kill(A);
     trio.run(A);
     trio.until_solo(A);
-    assert!(trio.see(|told| told.token(A)) > token);
+    trio.expect("its tokens rise", |told| told.token(A) > token);
     trio.check(A);
     trio.run(W);
     trio.run(B);
@@ -107,8 +107,8 @@ fn a_leader_that_resigns_hands_over_to_its_peer() {
     trio.until_paired(B);
     let first = trio.see(|told| told.acks_since(B, said).next().map(|ack| ack.at)).expect("it acknowledges");
     println!("handed over in {:.1} ms", (first - said) as f64 / 1e6);
-    assert!(trio.see(|told| told.token(B)) > token);
-    assert!(trio.see(|told| told.acks_since(B, said).next().is_some_and(|ack| !ack.solo)), "paired at once");
+    trio.expect("tokens rise", |told| told.token(B) > token);
+    trio.expect("paired at once", |told| told.acks_since(B, said).next().is_some_and(|ack| !ack.solo));
     trio.check(B);
     trio.say(B, "resign");
     trio.until_paired(A);
@@ -137,6 +137,6 @@ fn a_leader_that_was_paused_past_its_lease_acknowledges_nothing_more() {
     trio.resume(A);
     trio.until("a no longer leads", |told| told.role(A).filter(|role| role["role"] == "standby").map(|_| ()));
     trio.until_paired(B);
-    assert!(trio.see(|told| !told.acknowledges_after(A, resumed)));
+    trio.expect("a is silent", |told| !told.acknowledges_after(A, resumed));
     trio.check(B);
 }

@@ -62,14 +62,14 @@ pub struct Told {
 
 /// Everything that was told.
 #[derive(Debug, Default)]
-pub struct Told3 {
+pub struct History {
     pub all: Vec<Told>,
     pub acks: Vec<Ack>,
     lives: [usize; 3],
     roles: [Option<Value>; 3],
 }
 
-impl Told3 {
+impl History {
     /// What the living process of a node last said of its role.
     pub fn role(&self, node: usize) -> Option<&Value> {
         self.roles[node].as_ref()
@@ -142,8 +142,9 @@ impl Told3 {
     }
 
     fn tail(&self) -> String {
-        let from = self.all.len().saturating_sub(80);
-        let lines: Vec<String> = self.all[from..]
+        let told: Vec<&Told> = self.all.iter().filter(|told| told.event["event"] != "report").collect();
+        let from = told.len().saturating_sub(80);
+        let lines: Vec<String> = told[from..]
             .iter()
             .map(|told| format!("  {}{} {}", NAMES[told.node], told.life, told.event))
             .collect();
@@ -154,12 +155,12 @@ impl Told3 {
 
 #[derive(Debug, Default)]
 struct Board {
-    told: Mutex<Told3>,
+    told: Mutex<History>,
     news: Condvar,
 }
 
 impl Board {
-    fn lock(&self) -> MutexGuard<'_, Told3> {
+    fn lock(&self) -> MutexGuard<'_, History> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -385,7 +386,7 @@ impl Trio {
     }
 
     /// Waits until `found` finds what it looks for.
-    pub fn until<T>(&self, what: &str, found: impl Fn(&Told3) -> Option<T>) -> T {
+    pub fn until<T>(&self, what: &str, found: impl Fn(&History) -> Option<T>) -> T {
         let end = Clock.now() + DEADLINE;
         let mut told = self.board.lock();
         loop {
@@ -399,8 +400,14 @@ impl Trio {
     }
 
     /// What is known at this moment.
-    pub fn see<T>(&self, look: impl Fn(&Told3) -> T) -> T {
+    pub fn see<T>(&self, look: impl Fn(&History) -> T) -> T {
         look(&self.board.lock())
+    }
+
+    /// What has to hold at this moment.
+    pub fn expect(&self, what: &str, holds: impl Fn(&History) -> bool) {
+        let told = self.board.lock();
+        assert!(holds(&told), "{what}: does not hold; what was told last:\n{}", told.tail());
     }
 
     /// Until the node leads with this right and acknowledges by it.
@@ -429,7 +436,7 @@ impl Trio {
     }
 
     /// Lets time pass where time is what is tested: that nothing happens in it.
-    pub fn let_leases_pass(&self, leases: u32, nothing: impl Fn(&Told3) -> bool) {
+    pub fn let_leases_pass(&self, leases: u32, nothing: impl Fn(&History) -> bool) {
         let end = Clock.now() + self.choice.lease * leases;
         let mut told = self.board.lock();
         loop {
