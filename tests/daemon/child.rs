@@ -69,7 +69,7 @@ impl Plan {
             key: self.key(),
             state: self.state(),
             listen: vec![self.listen],
-            keep_alive: Duration::from_secs(5),
+            keep_alive: Duration::from_secs(2),
         }
     }
 

@@ -10,7 +10,9 @@ const ONLY_A: &str = "only a has ever acknowledged";
 /// Shows: the witness takes no part in health. Its loss and its return change nothing (case 1).
 #[test]
 fn a_dead_witness_leaves_the_leader_where_it_is_and_its_return_changes_nothing() {
-    let mut trio = Trio::start(Choice::default());
+    // Patient, so that a busy machine does not look like a silent peer.
+    let choice = Choice { lease: Duration::from_secs(2), solo_after: Some(Duration::from_millis(1500)) };
+    let mut trio = Trio::start(choice);
     let token = trio.see(|told| told.token(A));
     trio.kill(W);
     trio.until_sees(A, W, false);

@@ -105,8 +105,8 @@ fn a_leader_that_resigns_hands_over_to_its_peer() {
     let said = now();
     trio.say(A, "resign");
     trio.until_paired(B);
-    let first = trio.see(|told| told.acks_since(B, said).next().map(|ack| ack.at)).expect("it acknowledges");
-    println!("handed over in {:.1} ms", (first - said) as f64 / 1e6);
+    let first = trio.until_first_acknowledgement(B, said);
+    println!("handed over in {first:?}");
     trio.expect("tokens rise", |told| told.token(B) > token);
     trio.expect("paired at once", |told| told.acks_since(B, said).next().is_some_and(|ack| !ack.solo));
     trio.check(B);

@@ -418,6 +418,13 @@ impl Trio {
         });
     }
 
+    /// How long after `since` the node acknowledged for the first time.
+    pub fn until_first_acknowledgement(&self, node: usize, since: u64) -> Duration {
+        self.until("the first acknowledgement", |told| {
+            told.acks_since(node, since).next().map(|ack| Duration::from_nanos(ack.at - since))
+        })
+    }
+
     pub fn until_paired(&self, node: usize) {
         self.until_acts(node, "paired");
     }
