@@ -37,24 +37,22 @@ fn main() {
     let rounds = numbers.get(1).copied().unwrap_or(20);
     let choice = Choice { lease, solo_after: Some(lease / 2) };
 
-    let mut trio = Trio::start(choice);
     let (mut failovers, mut resigns) = (Vec::new(), Vec::new());
-    let (mut leader, mut other) = (A, B);
     for _ in 0..rounds {
-        let killed = child::now();
-        trio.kill(leader);
-        failovers.push(trio.until_first_acknowledgement(other, killed));
-        trio.run(leader);
-        (leader, other) = (other, leader);
-        trio.until_paired(leader);
-
+        // A new cluster each time: one whose nodes come and go is made to wait longer and longer.
+        let mut trio = Trio::start(choice);
+        // A node that has just started holds its vote back for a lease.
+        trio.until_leases_pass(A, 2);
         let said = child::now();
-        trio.say(leader, "resign");
-        resigns.push(trio.until_first_acknowledgement(other, said));
-        (leader, other) = (other, leader);
-        trio.until_paired(leader);
+        trio.say(A, "resign");
+        resigns.push(trio.until_first_acknowledgement(B, said));
+        trio.until_paired(B);
+        trio.until_leases_pass(B, 1);
+        let killed = child::now();
+        trio.kill(B);
+        failovers.push(trio.until_first_acknowledgement(A, killed));
+        trio.check(A);
     }
-    trio.check(leader);
     let allowed = lease + Duration::from_millis(100);
     println!("lease {lease:?}, {rounds} rounds");
     print("failover", &mut failovers, &format!("lease and allowance: {allowed:?}"));
