@@ -1,0 +1,282 @@
+//! A UDP relay in user space: a network that can be broken while it runs, without root.
+//!
+//! A [`Relay`] listens on a port of its own and forwards to one target. Each client gets a socket of its own towards
+//! the target, so that answers find their way back and QUIC sees one peer per client. What becomes of a datagram is
+//! decided by the [`Flow`] of its direction; relays can share flows, so that one switch cuts a whole direction between
+//! two nodes, whoever dialled.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::sync::oneshot;
+
+const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const DATAGRAM_BYTES_MAX: usize = 65_536;
+
+/// What becomes of the datagrams of one direction.
+#[derive(Debug, Default)]
+pub struct Flow {
+    cut: AtomicBool,
+    delay_ms: AtomicU64,
+    loss_per_mille: AtomicU32,
+    dice: AtomicU32,
+}
+
+impl Flow {
+    /// Drops everything from now on, or nothing any more.
+    pub fn cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::Release);
+    }
+
+    /// Holds each datagram back for this long.
+    pub fn delay(&self, delay: Duration) {
+        let ms = u64::try_from(delay.as_millis()).expect("a delay of a test is short");
+        self.delay_ms.store(ms, Ordering::Release);
+    }
+
+    /// Loses this many of a thousand datagrams.
+    pub fn lose(&self, per_mille: u32) {
+        self.loss_per_mille.store(per_mille, Ordering::Release);
+    }
+
+    /// Forwards everything at once again.
+    pub fn heal(&self) {
+        self.cut(false);
+        self.delay(Duration::ZERO);
+        self.lose(0);
+    }
+
+    /// How long to hold a datagram back; `None` to drop it.
+    fn verdict(&self) -> Option<Duration> {
+        if self.cut.load(Ordering::Acquire) {
+            return None;
+        }
+        // A fixed sequence that looks unordered: the same datagrams of a run are lost in the next one.
+        let roll = self.dice.fetch_add(0x9e37_79b9, Ordering::Relaxed).wrapping_mul(0x85eb_ca6b) >> 8;
+        if roll % 1000 < self.loss_per_mille.load(Ordering::Acquire) {
+            return None;
+        }
+        Some(Duration::from_millis(self.delay_ms.load(Ordering::Acquire)))
+    }
+}
+
+/// Runs relays until it is dropped.
+#[derive(Debug)]
+pub struct Network {
+    runtime: tokio::runtime::Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Network {
+    /// Starts without any relay.
+    pub fn start() -> io::Result<Network> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("relays".into()).spawn(move || {
+            let _ = runtime.block_on(stopped);
+        })?;
+        Ok(Network { runtime: handle, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Starts a relay to `target`: what clients send takes `forth`, the answers take `back`.
+    pub fn relay(&self, target: SocketAddr, forth: Arc<Flow>, back: Arc<Flow>) -> io::Result<Relay> {
+        let socket = std::net::UdpSocket::bind(LOCAL)?;
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        let target = Arc::new(RwLock::new(target));
+        let _inside = self.runtime.enter();
+        let socket = Arc::new(UdpSocket::from_std(socket)?);
+        self.runtime.spawn(listen(socket, target.clone(), forth, back));
+        Ok(Relay { address, target })
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One relay.
+#[derive(Debug)]
+pub struct Relay {
+    address: SocketAddr,
+    target: Arc<RwLock<SocketAddr>>,
+}
+
+impl Relay {
+    /// Where clients send to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Forwards to another target from now on.
+    pub fn set_target(&self, target: SocketAddr) {
+        *self.target.write().unwrap_or_else(PoisonError::into_inner) = target;
+    }
+}
+
+async fn listen(socket: Arc<UdpSocket>, target: Arc<RwLock<SocketAddr>>, forth: Arc<Flow>, back: Arc<Flow>) {
+    let mut clients: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    loop {
+        // An error is the answer to an earlier datagram that nobody wanted.
+        let Ok((length, client)) = socket.recv_from(&mut buffer).await else { continue };
+        let towards = match clients.get(&client) {
+            Some(known) => known.clone(),
+            None => {
+                let Ok(new) = UdpSocket::bind(LOCAL).await else { continue };
+                let new = Arc::new(new);
+                tokio::spawn(answers(new.clone(), socket.clone(), client, back.clone()));
+                clients.insert(client, new.clone());
+                new
+            }
+        };
+        let target = *target.read().unwrap_or_else(PoisonError::into_inner);
+        forward(&forth, towards, &buffer[..length], target).await;
+    }
+}
+
+/// Carries what comes back to one client.
+async fn answers(from: Arc<UdpSocket>, to: Arc<UdpSocket>, client: SocketAddr, back: Arc<Flow>) {
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    loop {
+        let Ok((length, _)) = from.recv_from(&mut buffer).await else { continue };
+        forward(&back, to.clone(), &buffer[..length], client).await;
+    }
+}
+
+async fn forward(flow: &Flow, socket: Arc<UdpSocket>, bytes: &[u8], to: SocketAddr) {
+    match flow.verdict() {
+        None => {}
+        Some(Duration::ZERO) => {
+            let _ = socket.send_to(bytes, to).await;
+        }
+        Some(delay) => {
+            let bytes = bytes.to_vec();
+            tokio::spawn(async move {
+                tokio::time::sleep(delay).await;
+                let _ = socket.send_to(&bytes, to).await;
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiebreak::testing::clock::Clock;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    struct Bench {
+        _network: Network,
+        relay: Relay,
+        forth: Arc<Flow>,
+        back: Arc<Flow>,
+        client: std::net::UdpSocket,
+        server: std::net::UdpSocket,
+    }
+
+    fn bench() -> Bench {
+        let network = Network::start().unwrap();
+        let socket = || {
+            let socket = std::net::UdpSocket::bind(LOCAL).unwrap();
+            socket.set_read_timeout(Some(DEADLINE)).unwrap();
+            socket
+        };
+        let (client, server) = (socket(), socket());
+        let (forth, back) = (Arc::new(Flow::default()), Arc::new(Flow::default()));
+        let relay = network.relay(server.local_addr().unwrap(), forth.clone(), back.clone()).unwrap();
+        Bench { _network: network, relay, forth, back, client, server }
+    }
+
+    fn receive(socket: &std::net::UdpSocket) -> (Vec<u8>, SocketAddr) {
+        let mut buffer = [0; 2048];
+        let (length, from) = socket.recv_from(&mut buffer).expect("it arrives before the deadline");
+        (buffer[..length].to_vec(), from)
+    }
+
+    #[test]
+    fn datagrams_and_their_answers_pass_and_each_client_has_a_source_of_its_own() {
+        let b = bench();
+        let other = std::net::UdpSocket::bind(LOCAL).unwrap();
+        b.client.send_to(b"one", b.relay.address()).unwrap();
+        let (bytes, first) = receive(&b.server);
+        assert_eq!(bytes, b"one");
+        other.send_to(b"two", b.relay.address()).unwrap();
+        let (bytes, second) = receive(&b.server);
+        assert_eq!(bytes, b"two");
+        assert_ne!(first, second);
+        b.client.send_to(b"three", b.relay.address()).unwrap();
+        assert_eq!(receive(&b.server), (b"three".to_vec(), first), "a client keeps its source");
+        b.server.send_to(b"back", first).unwrap();
+        assert_eq!(receive(&b.client), (b"back".to_vec(), b.relay.address()));
+    }
+
+    #[test]
+    fn a_cut_direction_drops_the_other_one_passes_and_healing_ends_it() {
+        let b = bench();
+        b.client.send_to(b"open", b.relay.address()).unwrap();
+        let (_, client_as_seen) = receive(&b.server);
+        b.forth.cut(true);
+        b.client.send_to(b"lost", b.relay.address()).unwrap();
+        b.server.send_to(b"passes", client_as_seen).unwrap();
+        assert_eq!(receive(&b.client).0, b"passes");
+        // The relay looks at datagrams of one client in order: so a marker behind the lost one shows that it is gone,
+        // and the switch is thrown only when the relay has dropped something.
+        while b.forth.dice.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        b.back.cut(true);
+        b.server.send_to(b"lost too", client_as_seen).unwrap();
+        b.client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert!(b.client.recv_from(&mut [0; 64]).is_err(), "silence is what is tested");
+        b.server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert!(b.server.recv_from(&mut [0; 64]).is_err(), "silence is what is tested");
+        b.forth.heal();
+        b.back.heal();
+        b.client.set_read_timeout(Some(DEADLINE)).unwrap();
+        b.server.set_read_timeout(Some(DEADLINE)).unwrap();
+        b.client.send_to(b"again", b.relay.address()).unwrap();
+        assert_eq!(receive(&b.server).0, b"again");
+        b.server.send_to(b"answer", client_as_seen).unwrap();
+        assert_eq!(receive(&b.client).0, b"answer");
+    }
+
+    #[test]
+    fn a_delayed_datagram_arrives_late_and_a_lossy_flow_loses_some_and_not_all() {
+        let b = bench();
+        b.forth.delay(Duration::from_millis(80));
+        let sent = Clock.now();
+        b.client.send_to(b"late", b.relay.address()).unwrap();
+        receive(&b.server);
+        assert!(Clock.now().since(sent) >= Duration::from_millis(80));
+        b.forth.heal();
+        let flow = Flow::default();
+        flow.lose(300);
+        let lost = (0..1000).filter(|_| flow.verdict().is_none()).count();
+        assert!((200..400).contains(&lost), "{lost} of a thousand");
+    }
+
+    #[test]
+    fn a_relay_can_be_pointed_elsewhere() {
+        let b = bench();
+        let elsewhere = std::net::UdpSocket::bind(LOCAL).unwrap();
+        elsewhere.set_read_timeout(Some(DEADLINE)).unwrap();
+        b.relay.set_target(elsewhere.local_addr().unwrap());
+        b.client.send_to(b"moved", b.relay.address()).unwrap();
+        assert_eq!(receive(&elsewhere).0, b"moved");
+    }
+}
