@@ -56,15 +56,22 @@ impl Cli {
     }
 }
 
-/// Logs go to standard error; `TIEBREAK_LOG` chooses how much (`info` unless set).
+/// Logs go to standard error; `TIEBREAK_LOG` is the level (`info` unless set).
 pub(crate) fn log_to_stderr() {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("TIEBREAK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    use tracing_subscriber::filter::LevelFilter;
+    let asked = std::env::var("TIEBREAK_LOG").ok();
+    let level = asked.as_deref().map(str::parse::<LevelFilter>);
     let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(
+            level.as_ref().and_then(|level| level.as_ref().ok().copied()).unwrap_or(LevelFilter::INFO),
+        )
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)
         .try_init();
+    if let Some(Err(_)) = level {
+        let asked = asked.unwrap_or_default();
+        tracing::warn!("TIEBREAK_LOG={asked} is no level; use off, error, warn, info, debug or trace");
+    }
 }
 
 /// The whole program.
