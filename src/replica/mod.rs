@@ -503,8 +503,11 @@ impl Replica {
         if self.ballot.right() != Some(Right::Solo) {
             return self.ballot.may_offer().map(|_| ());
         }
-        if self.ballot.peer().is_none() {
-            return Err(Refusal::Void);
+        let peer = self.ballot.peer().ok_or(Refusal::Void)?;
+        let admitted = self.ballot.recognised_witness().is_some_and(|link| link.standing == Standing::Member);
+        if peer.standing == Standing::Blank && !admitted {
+            // Whoever opens is sole no longer. With a blank peer and no witness there would be nobody to elect it.
+            return Err(Refusal::OtherWitness);
         }
         if now < self.open_at {
             return Err(Refusal::Busy { left: Millis::ceil(self.open_at.since(now)) });

@@ -504,3 +504,19 @@ fn a_confirmation_that_was_asked_for_is_asked_for_again_on_the_next_link() {
     let step = link_witness(&mut replica, now, w());
     assert!(matches!(asks_for(&step, Part::Witness)[..], [Request::Confirm { .. }]));
 }
+
+#[test]
+fn a_blank_peer_is_taken_in_only_with_the_witness_at_hand() {
+    let (mut replica, now) = alone(Rules::KEPT);
+    let _ = link_peer(&mut replica, now, LinkId(7), voter("b", 33), Standing::Blank, 0);
+    let now = now + D / 8;
+    let sequence = replica.lease.sending(now, D);
+    let from = sender(voter("b", 33), 0);
+    let reply = Reply::Renewed { term: Term(5), sequence };
+    let _ = replica.handle(now, Input::Answered { link: LinkId(7), part: Part::Replica, from, reply });
+    let mut without = replica.clone();
+    let _ = without.handle(now, Input::LinkDown(WITNESS));
+    let step = without.handle(now, Input::Offer(Position(11)));
+    assert_eq!(step.outputs.taken, Err(Refusal::OtherWitness));
+    assert_eq!(replica.handle(now, Input::Offer(Position(11))).outputs.taken, Ok(()));
+}
