@@ -195,8 +195,9 @@ impl Links {
             Reply::Hello(hello) => {
                 let link =
                     Linked { id: self.number(), part, stamp: LinkStamp(nonce ^ hello.nonce), connection };
-                self.watch(link.clone());
-                self.send(Event::Dialled { link, from, hello }).await;
+                // In this order: what the other end says on the link counts after its greeting.
+                self.send(Event::Dialled { link: link.clone(), from, hello }).await;
+                self.watch(link);
                 Ok(())
             }
             Reply::Refused(Refusal::Crossing) => Ok(()),

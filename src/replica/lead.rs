@@ -42,7 +42,7 @@ impl Replica {
         asks: &mut Vec<Ask>,
     ) -> Result<(), Refusal> {
         self.may_offer(now)?;
-        self.ballot.durable(position);
+        self.ballot.durable(position.max(self.ballot.position()));
         if self.ballot.right() == Some(Right::Solo) {
             self.ballot.open()?;
             self.blocked_since = now;
@@ -61,6 +61,8 @@ impl Replica {
         match self.ballot.right() {
             None => Err(Refusal::NotLeader { term: self.ballot.record().term }),
             Some(Right::Solo) => Err(Refusal::Sole),
+            // The witness may confirm at any moment, and would then bar the peer.
+            Some(_) if self.confirming.is_some() => Err(Refusal::Busy { left: Millis(0) }),
             Some(Right::Blocked | Right::Paired) => {
                 self.resigning = true;
                 Ok(())

@@ -644,3 +644,51 @@ fn init_makes_a_sole_member_of_term_one() {
     assert_eq!(world.right(), Some(Right::Solo));
     assert_eq!(world.record().term, Term(2));
 }
+
+#[test]
+fn no_term_is_opened_for_a_blank_peer_before_the_witness_is_in() {
+    let mut world = World::settled(sole(), Rules::KEPT);
+    world.link_peer(0, Standing::Blank);
+    world.pass(Duration::from_millis(1));
+    let term = world.record().term;
+    world.hears(Part::Replica, 0, Reply::Renewed { term, sequence: 1 });
+    assert_eq!(world.tell(Input::Offer(Position(10))).outputs.taken, Err(Refusal::OtherWitness));
+    world.link_witness();
+    assert_eq!(world.tell(Input::Offer(Position(10))).outputs.taken, Ok(()));
+}
+
+#[test]
+fn a_leader_that_may_have_been_confirmed_hands_over_to_nobody() {
+    let mut world = World::paired(Rules::KEPT);
+    world.pass(D / 2);
+    world.peer_says(6, Request::Joined { term: Term(6), position: Position(10) });
+    assert!(matches!(world.tell(Input::Resign).outputs.taken, Err(Refusal::Busy { .. })));
+}
+
+#[test]
+fn a_peer_that_comes_and_goes_is_taken_in_after_longer_and_longer_pauses() {
+    let mut world = World::settled(sole(), Rules::KEPT);
+    world.link_witness();
+    let mut last = Duration::ZERO;
+    for round in 0..4 {
+        world.link_peer(0, Standing::Member);
+        let mut waited = Duration::ZERO;
+        loop {
+            world.pass(Duration::from_millis(100));
+            waited += Duration::from_millis(100);
+            for sequence in 0..10_000 {
+                world.hears(Part::Replica, 0, Reply::Renewed { term: world.record().term, sequence });
+            }
+            if world.tell(Input::Offer(Position(10))).outputs.taken.is_ok() {
+                break;
+            }
+        }
+        assert!(round == 0 || waited > last, "round {round}: {waited:?} after {last:?}");
+        last = waited;
+        world.tell(Input::LinkDown(PEER));
+        world.pass(D);
+        let term = world.record().term;
+        world.hears(Part::Witness, term.0, Reply::Confirmed { term });
+        assert_eq!(world.right(), Some(Right::Solo));
+    }
+}

@@ -1,6 +1,6 @@
 //! Seeded storms over the shipped voters, with every invariant of the protocol checked after every step.
 //!
-//! - `TIEBREAK_SEEDS=n` runs n seeds (10,000 unless set), `TIEBREAK_SEED=s` runs that one alone and says more.
+//! - `TIEBREAK_SEEDS=n` runs n seeds (4,000 unless set), `TIEBREAK_SEED=s` runs that one alone and says more.
 //! - `TIEBREAK_TRACE=1` beside `TIEBREAK_SEED` prints every message and decision of that run.
 //! - A failure prints one line that reproduces it.
 
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use storm::{Outcome, Profile, run};
 use tiebreak::testing::Rules;
 
-const SEEDS_DEFAULT: u64 = 10_000;
+const SEEDS_DEFAULT: u64 = 4_000;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))

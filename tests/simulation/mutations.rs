@@ -42,6 +42,8 @@ fn first_violation(rule: Rule, profile: Profile, seeds: u64) -> Option<(u64, Str
 fn storms_find(rule: Rule, profile: Profile) {
     let found = first_violation(rule, profile, 3000);
     let (seed, why) = found.unwrap_or_else(|| panic!("nothing missed {rule:?} in 3000 storms ({profile:?})"));
+    let kept = guard(|| run_as(seed, profile, Rules::KEPT));
+    assert!(kept.is_ok(), "storm {seed} does harm with every rule kept: {kept:?}");
     println!("{rule:?}: storm {seed}: {why}");
 }
 

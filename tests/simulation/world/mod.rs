@@ -15,7 +15,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use tiebreak::ids::{ClusterId, Incarnation, NodeId, Position, Term, VoterId};
+use tiebreak::ids::{ClusterId, Incarnation, NodeId, Term, VoterId};
 use tiebreak::message::{
     Adoption, Hello, Kind, Part, Record, ReplicaRecord, Reply, Request, Sender, Standing, WitnessRecord, Word,
 };
@@ -223,7 +223,7 @@ pub(crate) struct World {
     pub(crate) hold: Option<Hold>,
     pub(crate) held_back: Vec<(usize, usize, Packet)>,
     next_value: u32,
-    /// A witness that was not heard of yet may never be dialled.
+    /// Disks that were lost.
     pub(crate) lives: u32,
 }
 
@@ -770,6 +770,14 @@ impl World {
         if c.broken && !self.dice.per_mille(self.plan.late_per_mille) {
             return;
         }
+        // A link that is over is not opened again by a late greeting: that much the shell sees to.
+        let greets = matches!(
+            packet,
+            Packet::Ask { request: Request::Hello(_), .. } | Packet::Answer { reply: Reply::Hello(_), .. }
+        );
+        if greets && c.closed[c.end(to)] {
+            return;
+        }
         if c.end(to) == 0 && !c.greeted && !c.broken {
             let c = &mut self.connections[connection];
             if !matches!(packet, Packet::Answer { reply: Reply::Hello(_) | Reply::Refused(_), .. }) {
@@ -1155,8 +1163,4 @@ impl World {
         let fits = |c: &Connection| c.ends.contains(&one) && c.ends.contains(&other);
         self.connections.iter().rposition(fits)
     }
-}
-
-pub(crate) fn position(of: usize) -> Position {
-    Position(of as u64)
 }
