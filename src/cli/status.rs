@@ -26,6 +26,9 @@ const NO_LEADER: u8 = 2;
 /// It could not be found out.
 pub(super) const UNKNOWN: u8 = 3;
 
+/// How long the sockets may take to say goodbye.
+const GOODBYE: Duration = Duration::from_millis(200);
+
 /// Show how the cluster is
 #[derive(Args, Debug)]
 #[command(
@@ -116,7 +119,8 @@ async fn ask_all(config: &ReplicaConfig, patience: Duration) -> anyhow::Result<V
         ask(Part::Replica, &config.peer),
         ask(Part::Witness, &config.witness)
     );
-    endpoint.shutdown("status was asked").await;
+    // Those who answered get to know; nobody waits for those who did not.
+    let _ = tokio::time::timeout(GOODBYE, endpoint.shutdown("status was asked")).await;
     Ok(vec![own, peer, witness])
 }
 
