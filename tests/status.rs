@@ -1,4 +1,5 @@
 //! `tiebreak status` against a real cluster: the exit code, the table, the JSON, and the words.
+#![allow(clippy::disallowed_methods, reason = "the deadline of a test")]
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -138,7 +139,6 @@ async fn until(file: &Path, code: i32) -> (String, serde_json::Value) {
 }
 
 #[tokio::test]
-#[allow(clippy::disallowed_methods, reason = "the deadline of a test")]
 async fn status_tells_well_degraded_leaderless_and_unknown_apart() {
     let setup = Setup::new();
     let file = setup.file();
