@@ -98,6 +98,9 @@ pub struct Ballot {
     role: Role,
     peer: Option<Link>,
     witness: Option<Link>,
+    /// How far its data reached at most while it took part in this term on this link: so much the leader may count
+    /// on, and an offer that asks for less is one that was overtaken.
+    stated: Option<(LinkId, Term, Position)>,
     rules: Rules,
 }
 
@@ -348,12 +351,29 @@ impl Ballot {
     pub fn start(found: ReplicaRecord, position: Position, rules: Rules) -> Ballot {
         let mut record = found;
         record.boot.0 = record.boot.0.saturating_add(1);
-        Ballot { record, position, role: NO_LEADER, peer: None, witness: None, rules }
+        Ballot { record, position, role: NO_LEADER, peer: None, witness: None, stated: None, rules }
     }
 
     /// The data layer made more durable.
     pub fn durable(&mut self, position: Position) {
         self.position = position;
+        self.note_stated();
+    }
+
+    fn is_overtaken(&self, offer: &OfferIn) -> bool {
+        let more =
+            |(link, term, position)| (link, term) == (offer.link, offer.term) && offer.position < position;
+        self.stated.is_some_and(more) && self.rules.keep(Rule::EarlierLinksAreVoid)
+    }
+
+    /// While it takes part in its leader's term, whatever is durable may have been stated to the leader.
+    fn note_stated(&mut self) {
+        let record = &self.record;
+        let takes_part = matches!(self.role, Role::Follower { .. }) && record.holds == record.term;
+        let Some(peer) = self.peer.filter(|_| takes_part) else { return };
+        let now = (peer.id, record.term, self.position);
+        let before = self.stated.filter(|(link, term, _)| (*link, *term) == (now.0, now.1));
+        self.stated = Some(before.map_or(now, |before| before.max(now)));
     }
 
     /// Raises the term to `term` and votes for itself.
@@ -466,7 +486,11 @@ impl Ballot {
         if self.record.standing == Standing::Blank && admits != Some(self.record.incarnation) {
             return Err(Refusal::Blank);
         }
-        // Offers overtake one another: on one link, in one term, the one that goes furthest is the newest.
+        // Offers overtake one another: on one link, in one term, the one that goes furthest is the newest; and one that
+        // asks for less than was stated already is too late.
+        if self.is_overtaken(&offer) {
+            return Err(Refusal::Void);
+        }
         let newer = match &self.role {
             Role::Follower { offer: Some(known), .. } => {
                 (known.link, known.term) == (offer.link, offer.term) && known.position > offer.position
@@ -486,7 +510,8 @@ impl Ballot {
         };
         let same_link = self.peer.is_some_and(|link| link.id == offer.link);
         let too_late = offer.term != term || offer.term < self.record.term || self.position < offer.position;
-        if too_late || (!same_link && self.rules.keep(Rule::EarlierLinksAreVoid)) {
+        if too_late || self.is_overtaken(&offer) || (!same_link && self.rules.keep(Rule::EarlierLinksAreVoid))
+        {
             return Err(Refusal::Void);
         }
         let record = &mut self.record;
@@ -500,6 +525,7 @@ impl Ballot {
         record.sole = false;
         record.adoption = record.adoption.max(offer.adoption);
         self.role = Role::Follower { leader: Some((offer.leader, offer.term)), offer: None };
+        self.note_stated();
         Ok(Request::Joined { term: offer.term, position: offer.position })
     }
 
