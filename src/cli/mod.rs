@@ -59,7 +59,7 @@ impl Cli {
 /// Logs go to standard error; `TIEBREAK_LOG` is the level (`info` unless set).
 pub(crate) fn log_to_stderr() {
     use tracing_subscriber::filter::LevelFilter;
-    let asked = std::env::var("TIEBREAK_LOG").ok();
+    let asked = std::env::var("TIEBREAK_LOG").ok().filter(|level| !level.is_empty());
     let level = asked.as_deref().map(str::parse::<LevelFilter>);
     let _ = tracing_subscriber::fmt()
         .with_max_level(

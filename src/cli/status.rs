@@ -1,5 +1,6 @@
 //! `tiebreak status`: ask all three, and say in words how the cluster is.
 
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -82,11 +83,12 @@ impl Status {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let nodes = runtime.block_on(ask_all(&config, self.timeout))?;
-        let picture = judge(config.cluster, nodes);
+        let picture =
+            judge(config.cluster, nodes.into_iter().map(|asked| of_cluster(config.cluster, asked)).collect());
         if self.json {
-            println!("{}", serde_json::to_string(&picture)?);
+            writeln!(io::stdout(), "{}", serde_json::to_string(&picture)?)?;
         } else {
-            print(&picture);
+            print(&picture)?;
         }
         Ok(ExitCode::from(picture.exit_code))
     }
@@ -163,6 +165,41 @@ async fn ask(endpoint: &Endpoint, me: NodeId, other: &OtherConfig) -> Result<Rep
     }
 }
 
+/// A node that answers for another cluster has not answered.
+fn of_cluster(cluster: ClusterName, asked: Asked) -> Asked {
+    match &asked.report {
+        Some(report) if report.name != cluster => {
+            let words = format!("it belongs to cluster {}, and {cluster} is configured here", report.name);
+            Asked { report: None, unreachable: Some(words), ..asked }
+        }
+        _ => asked,
+    }
+}
+
+/// Every replica has to have a link to the one witness that it, the other one and the witness itself mean.
+fn witness_troubles(nodes: &[Asked]) -> Vec<String> {
+    let mut troubles = Vec::new();
+    let witness =
+        nodes.iter().find(|asked| asked.part == Part::Witness).and_then(|asked| asked.report.as_ref());
+    for asked in nodes.iter().filter(|asked| asked.part == Part::Replica) {
+        let (node, Some(report)) = (asked.node, &asked.report) else { continue };
+        let recognised = report.adoption.incarnation;
+        match report.others[1] {
+            None => troubles.push(format!("{node} has no link to the witness")),
+            Some(link) if link.incarnation != recognised => {
+                troubles.push(format!(
+                    "{node} does not recognise the witness that it reaches; a leader has to take it in"
+                ));
+            }
+            Some(_) if witness.is_some_and(|witness| witness.adoption.incarnation != recognised) => {
+                troubles.push(format!("{node} recognises another witness than the one that answers here"));
+            }
+            Some(_) => {}
+        }
+    }
+    troubles
+}
+
 /// What the answers mean together.
 fn judge(cluster: ClusterName, nodes: Vec<Asked>) -> Picture {
     let mut why = Vec::new();
@@ -195,9 +232,7 @@ fn judge(cluster: ClusterName, nodes: Vec<Asked>) -> Picture {
                 )),
                 _ => {}
             }
-            if report.others[1].is_none() {
-                why.push(format!("{} has no link to the witness", asked.node));
-            }
+            why.extend(witness_troubles(&nodes));
             let full = report.role == RoleName::Paired && why.is_empty();
             if full { WELL } else { DEGRADED }
         }
@@ -221,12 +256,10 @@ fn judge(cluster: ClusterName, nodes: Vec<Asked>) -> Picture {
         for (asked, report) in reports() {
             if let Some((by, refusal)) = report.refused
                 && !matches!(refusal, Refusal::Crossing | Refusal::Void | Refusal::Busy { .. })
+                && asked.part == Part::Replica
+                && report.leader.is_none()
             {
-                let words = if asked.part == Part::Witness {
-                    format!("{} last refused {by}: {refusal}", asked.node)
-                } else {
-                    format!("{} was last refused by {by}: {refusal}", asked.node)
-                };
+                let words = format!("{} was last refused by {by}: {refusal}", asked.node);
                 why.push(words);
             }
         }
@@ -240,8 +273,9 @@ fn judge(cluster: ClusterName, nodes: Vec<Asked>) -> Picture {
     Picture { cluster, verdict, exit_code, why, nodes }
 }
 
-fn print(picture: &Picture) {
-    println!("cluster {}: {}", picture.cluster, picture.verdict);
+fn print(picture: &Picture) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "cluster {}: {}", picture.cluster, picture.verdict)?;
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(["node", "role", "term", "token", "lease", "holds", "position", "sees"]);
@@ -279,10 +313,11 @@ fn print(picture: &Picture) {
             or_dash(!sees.is_empty(), sees.join(" ")),
         ]);
     }
-    println!("{table}");
+    writeln!(out, "{table}")?;
     for reason in &picture.why {
-        println!("- {reason}");
+        writeln!(out, "- {reason}")?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -311,7 +346,7 @@ mod tests {
             position: Position(1),
             promised: Word::default(),
             confirmed: Word::default(),
-            adoption: Adoption::NONE,
+            adoption: Adoption { incarnation: Incarnation(1), ..Adoption::NONE },
             others: [other("b", Part::Replica), other("w", Part::Witness)],
             refused: None,
         }
@@ -340,6 +375,13 @@ mod tests {
         assert_eq!(code(solo(), None, None), DEGRADED);
         assert_eq!(code(follower(), follower(), witness()), NO_LEADER);
         assert_eq!(code(None, None, witness()), UNKNOWN);
+        let other_witness = Report {
+            adoption: Adoption { incarnation: Incarnation(2), ..Adoption::NONE },
+            ..report(RoleName::Follower, false)
+        };
+        assert_eq!(code(paired(), Some(other_witness), witness()), DEGRADED);
+        let cut_off = Report { others: [None, None], ..report(RoleName::Follower, false) };
+        assert_eq!(code(paired(), Some(cut_off), witness()), DEGRADED);
         let hears_b =
             Report { leader: Some("b".parse().expect("a name")), ..report(RoleName::Follower, false) };
         assert_eq!(code(Some(hears_b), None, witness()), UNKNOWN);

@@ -122,7 +122,7 @@ impl Actor {
                 biased;
                 event = self.queue.recv() => event,
                 () = Clock.until(wake) => {
-                    if let Err(error) = self.handle(Input::Tick, None).await {
+                    if let Err(error) = self.tick().await {
                         return self.fail(&error);
                     }
                     continue;
@@ -156,10 +156,11 @@ impl Actor {
     async fn take(&mut self, event: Event) -> Result<(), LedgerError> {
         match event {
             Event::Dialled { link, from, hello } => {
-                let taken_meanwhile = self.live_link(link.part).is_some();
-                if taken_meanwhile {
+                // Both ends settle on the connection that the first in the order of names has dialled.
+                let first = self.voter.ballot().me().node < from.voter.node;
+                if self.live_link(link.part).is_some() && !first {
                     link.connection.close(CloseCode::DONE, "another connection is used");
-                    return Ok(());
+                    return self.tick().await;
                 }
                 self.links.insert(link.id, (link.clone(), Clock.now()));
                 let reply = Reply::Hello(hello);
@@ -182,7 +183,7 @@ impl Actor {
                     && let Err(acknowledged) = self.authority.suspend(offered)
                 {
                     let _ = to.send(Err(NotTaken::OfferTooShort { offered, acknowledged }));
-                    return Ok(());
+                    return self.tick().await;
                 }
                 let taken = self.handle_for(input, None).await?;
                 let _ = to.send(taken.map_err(NotTaken::Refused));
@@ -190,10 +191,16 @@ impl Actor {
             }
             Event::Report(to) => {
                 let _ = to.send(self.voter.report(Clock.now()));
-                Ok(())
+                self.tick().await
             }
             Event::Shutdown(_) => Ok(()),
         }
+    }
+
+    /// Does what is due by now. Whatever is taken without the voter is followed by it: the alarm that was set for
+    /// this moment may have passed meanwhile.
+    async fn tick(&mut self) -> Result<(), LedgerError> {
+        self.handle(Input::Tick, None).await
     }
 
     async fn asked(
@@ -210,7 +217,7 @@ impl Actor {
             if crossing && me < from.voter.node && self.live_link(Part::Replica).is_none() {
                 // Both dialled at once: the connection of the first in the order of names is used.
                 answering.answer(self.voter.ballot().sender(), Reply::Refused(Refusal::Crossing));
-                return Ok(());
+                return self.tick().await;
             }
             self.links.insert(id, (link, Clock.now()));
         }
@@ -316,6 +323,13 @@ impl Actor {
             }
             keep
         });
+    }
+}
+
+/// However the voter ends, nothing that it gave outlives it.
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.authority.revoke();
     }
 }
 

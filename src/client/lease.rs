@@ -247,7 +247,8 @@ impl Authority {
         let mut rights = lock(&self.0);
         match view.authority() {
             Some((token, right, until)) if token == rights.token => {
-                if rights.right != Some(right.into()) {
+                let stops = until.is_none() && right == crate::replica::Right::Solo;
+                if rights.right != Some(right.into()) || stops {
                     rights.right = rights.right.map(|_| Right::Blocked);
                 }
                 if until.is_none() {
@@ -274,7 +275,9 @@ impl Authority {
             rights.end_lease();
             rights.token = token;
         }
-        rights.right = Some(right.into());
+        // A sole leader that is to stop when it is alone acknowledges nothing then either.
+        let stops = until.is_none() && right == crate::replica::Right::Solo;
+        rights.right = Some(if stops { Right::Blocked } else { right.into() });
         match until {
             Some(until) => {
                 if !rights.lease.as_ref().is_some_and(|lease| lease.extend(until)) {

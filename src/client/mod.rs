@@ -301,11 +301,12 @@ impl Cluster {
         self.command(Input::Stalled).await
     }
 
-    /// Leader: hand over to the peer. The right to act ends with this call; then stop the service, let the peer
+    /// Paired leader: hand over to the peer. If the peer is lost or stalls before [`stopped`](Cluster::stopped), the
+    /// leader goes on. The right to act ends with this call; then stop the service, let the peer
     /// have everything, and call [`stopped`](Cluster::stopped).
     ///
     /// # Errors
-    /// If it does not lead, or is sole: a sole leader hands over to nobody.
+    /// If it is not paired: a sole leader hands over to nobody.
     pub async fn resign(&self) -> Result<(), NotTaken> {
         self.command(Input::Resign).await
     }
@@ -333,7 +334,7 @@ impl Cluster {
         let mut failed = self.failed.clone();
         match failed.wait_for(Option::is_some).await.map(|cause| cause.clone()) {
             Ok(Some(failure)) => failure,
-            _ => Failure("it was shut down".into()),
+            _ => Failure("the voter has ended: it was shut down, or its runtime is gone".into()),
         }
     }
 

@@ -99,7 +99,7 @@ pub struct Ballot {
     peer: Option<Link>,
     witness: Option<Link>,
     /// How far its data reached at most while it took part in this term on this link: so much the leader may count
-    /// on, and an offer that asks for less is one that was overtaken.
+    /// on, and it joins again only when it holds as much.
     stated: Option<(LinkId, Term, Position)>,
     rules: Rules,
 }
@@ -360,10 +360,11 @@ impl Ballot {
         self.note_stated();
     }
 
-    fn is_overtaken(&self, offer: &OfferIn) -> bool {
-        let more =
-            |(link, term, position)| (link, term) == (offer.link, offer.term) && offer.position < position;
-        self.stated.is_some_and(more) && self.rules.keep(Rule::EarlierLinksAreVoid)
+    /// What the leader of this offer may count on already, because it was stated on the same link in the same term. A
+    /// copy that began from an older offer may have destroyed some of it.
+    fn owed(&self, offer: &OfferIn) -> Position {
+        let same = self.stated.filter(|(link, term, _)| (*link, *term) == (offer.link, offer.term));
+        same.map_or(Position::default(), |(_, _, position)| position)
     }
 
     /// While it takes part in its leader's term, whatever is durable may have been stated to the leader.
@@ -452,6 +453,10 @@ impl Ballot {
         self.record.term = term;
         self.record.voted_for = Some(self.me());
         self.record.sole = false;
+        // Whoever joins takes over the witness of this leader, whatever was proposed before.
+        if self.record.adoption.incarnation != Incarnation::NIL {
+            self.record.adoption = Adoption { term, ordinal: 0, ..self.record.adoption };
+        }
         self.role =
             Role::Leader { right: Right::Blocked, offer: None, opened_for: Some(peer.who.incarnation) };
         Ok(term)
@@ -477,6 +482,9 @@ impl Ballot {
         if self.record.sole && self.rules.keep(Rule::OpeningIsAtomic) {
             return Err(Refusal::Sole);
         }
+        if offer.adoption.term > offer.term {
+            return Err(Refusal::Void);
+        }
         if offer.term < self.record.term {
             return Err(Refusal::TermSpent { term: self.record.term });
         }
@@ -486,11 +494,7 @@ impl Ballot {
         if self.record.standing == Standing::Blank && admits != Some(self.record.incarnation) {
             return Err(Refusal::Blank);
         }
-        // Offers overtake one another: on one link, in one term, the one that goes furthest is the newest; and one that
-        // asks for less than was stated already is too late.
-        if self.is_overtaken(&offer) {
-            return Err(Refusal::Void);
-        }
+        // Offers overtake one another: on one link, in one term, the one that goes furthest is the newest.
         let newer = match &self.role {
             Role::Follower { offer: Some(known), .. } => {
                 (known.link, known.term) == (offer.link, offer.term) && known.position > offer.position
@@ -510,8 +514,8 @@ impl Ballot {
         };
         let same_link = self.peer.is_some_and(|link| link.id == offer.link);
         let too_late = offer.term != term || offer.term < self.record.term || self.position < offer.position;
-        if too_late || self.is_overtaken(&offer) || (!same_link && self.rules.keep(Rule::EarlierLinksAreVoid))
-        {
+        let short = self.position < self.owed(&offer) && self.rules.keep(Rule::EarlierLinksAreVoid);
+        if too_late || short || (!same_link && self.rules.keep(Rule::EarlierLinksAreVoid)) {
             return Err(Refusal::Void);
         }
         let record = &mut self.record;
@@ -675,6 +679,11 @@ impl Ballot {
             self.record.adoption = adoption;
         }
         Ok(self.admission(true))
+    }
+
+    /// Nothing that was promised runs any more: what is promised from now on is on record anew.
+    pub fn forget_leases(&mut self, lease: Millis) {
+        self.record.longest_lease = lease;
     }
 
     /// The longest lease that may have been promised has to be durable before it is promised.

@@ -63,7 +63,8 @@ impl Replica {
             Some(Right::Solo) => Err(Refusal::Sole),
             // The witness may confirm at any moment, and would then bar the peer.
             Some(_) if self.confirming.is_some() => Err(Refusal::Busy { left: Millis(0) }),
-            Some(Right::Blocked | Right::Paired) => {
+            Some(Right::Blocked) => Err(Refusal::Void),
+            Some(Right::Paired) => {
                 self.resigning = true;
                 Ok(())
             }
@@ -105,6 +106,10 @@ impl Replica {
                 let lease = Millis::ceil(self.settings.lease);
                 self.to_peer(Request::Renew { term, sequence, lease }, asks);
             }
+        }
+        if self.resigning && self.goes_alone(now) {
+            // The peer does not take over: go on.
+            self.resigning = false;
         }
         self.take_witness_in(asks);
         if solo {

@@ -163,7 +163,6 @@ impl Replica {
             resigning: false,
             refused: None,
         };
-        // The longest lease that is promised from now on is the configured one, until a leader asks for more.
         replica.ballot.note_lease(Millis::ceil(settings.lease));
         let step = replica.step(now, &found, None, Vec::new(), Ok(()));
         (replica, step)
@@ -235,6 +234,8 @@ impl Replica {
         }
         if was_paired && self.ballot.right() == Some(Right::Blocked) {
             self.blocked_since = now;
+            // There is nobody to hand over to.
+            self.resigning = false;
             self.admitting = None;
         }
         self.drive(now, &mut asks);
@@ -274,6 +275,11 @@ impl Replica {
         } else if self.ballot.record().sole {
             self.drive_sole(now, asks);
         } else {
+            let configured = Millis::ceil(self.settings.lease);
+            let runs = now < self.hold_off.max(self.promise.until());
+            if !runs && self.ballot.record().longest_lease > configured {
+                self.ballot.forget_leases(configured);
+            }
             self.drive_candidate(now, asks);
         }
     }

@@ -1,6 +1,7 @@
 //! What others say: requests of the peer, replies of peer and witness, links that come and go.
 
 use crate::ids::{LinkId, Term, VoterId};
+use crate::limits::LEASE_MAX;
 use crate::message::{Candidacy, Hello, Part, Refusal, Reply, Request, Sender, Standing};
 use crate::rules::Rule;
 use crate::time::{Millis, Moment};
@@ -23,6 +24,9 @@ impl Replica {
         match request {
             Request::Status => return Ok(Reply::Status(Box::new(self.report(now)))),
             Request::Hello(hello) => {
+                if hello.part != Part::Replica {
+                    return Err(Refusal::NotServed);
+                }
                 self.link_up(now, link, from, hello, asks)?;
                 return Ok(Reply::Hello(self.hello()));
             }
@@ -93,6 +97,9 @@ impl Replica {
         term: Term,
         lease: Millis,
     ) -> Result<(), Refusal> {
+        if lease.span() > LEASE_MAX {
+            return Err(Refusal::NotServed);
+        }
         self.ballot.follow(leader, term)?;
         self.leadership_over(now);
         self.canvass = Canvass::default();
@@ -148,12 +155,17 @@ impl Replica {
         }
         match reply {
             Reply::PreVoted { term } | Reply::Voted { term } => {
+                if part == Part::Witness {
+                    // Whoever votes was taken in, whatever it said when the link came up.
+                    self.ballot.witness_is_member(Term::ZERO);
+                }
                 let durable = matches!(reply, Reply::Voted { .. });
                 let verdict = self.canvass.granted(link, *term, durable);
                 self.judged(now, verdict, part, asks);
             }
             Reply::Refused(refusal) => self.met_refusal(now, link, part, from, *refusal, asks),
             Reply::Confirmed { term } => {
+                self.ballot.witness_is_member(Term::ZERO);
                 self.ballot.confirmed(*term)?;
                 self.is_solo(now);
             }
@@ -167,6 +179,10 @@ impl Replica {
             Reply::Admitted { term } => {
                 self.ballot.witness_is_member(*term);
                 self.admitting = None;
+                if self.confirming == Some(link) {
+                    // While it was blank it could not confirm.
+                    self.confirming = Some(ASKED_ON_AN_EARLIER_LINK);
+                }
             }
             _ => {}
         }

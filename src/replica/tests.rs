@@ -692,3 +692,51 @@ fn a_peer_that_comes_and_goes_is_taken_in_after_longer_and_longer_pauses() {
         assert_eq!(world.right(), Some(Right::Solo));
     }
 }
+
+#[test]
+fn whoever_wiped_to_copy_joins_again_only_with_as_much_as_it_had_stated() {
+    // Found by the exhaustive search: an offer heard twice, a write stated in between, and a copy from the old offer.
+    for rules in [Rules::KEPT, Rules::without(Rule::EarlierLinksAreVoid)] {
+        let mut world = World::settled(member(), rules);
+        world.link_peer(7, Standing::Member);
+        let adoption = Adoption::NONE;
+        let offer = Request::Offer { term: Term(7), position: Position(10), adoption, admits: None };
+        world.peer_says(7, offer);
+        assert_eq!(world.tell(Input::Join(Term(7))).outputs.taken, Ok(()));
+        world.peer_says(7, offer);
+        world.tell(Input::Durable(Position(11)));
+        world.tell(Input::Resync);
+        world.tell(Input::Durable(Position(10)));
+        let again = world.tell(Input::Join(Term(7))).outputs.taken;
+        assert_eq!(again.is_err(), rules == Rules::KEPT, "the leader may have counted on 11");
+    }
+}
+
+#[test]
+fn a_resigning_leader_goes_on_when_its_peer_is_lost() {
+    let mut world = World::paired(Rules::KEPT);
+    assert_eq!(world.tell(Input::Resign).outputs.taken, Ok(()));
+    world.tell(Input::LinkDown(PEER));
+    world.pass(D / 2);
+    world.hears(Part::Witness, 6, Reply::Confirmed { term: Term(6) });
+    assert_eq!(world.replica.acts_until(world.now), Some(Moment::FOREVER));
+    assert!(world.tell(Input::Resign).outputs.taken.is_err(), "and there is nobody to hand over to");
+}
+
+#[test]
+fn the_peer_cannot_take_the_witness_s_seat() {
+    let mut world = World::settled(sole(), Rules::KEPT);
+    world.link_peer(5, Standing::Member);
+    let claim = Request::Hello(World::hello(Part::Witness, Standing::Blank));
+    assert_eq!(world.peer_says(5, claim), Reply::Refused(Refusal::NotServed));
+    assert!(world.replica.ballot().witness().is_none());
+}
+
+#[test]
+fn an_adoption_from_the_future_is_refused() {
+    let mut world = World::settled(member(), Rules::KEPT);
+    world.link_peer(7, Standing::Member);
+    let adoption = Adoption { term: Term(99), ordinal: 0, incarnation: Incarnation(0xf) };
+    let request = Request::Offer { term: Term(7), position: Position(10), adoption, admits: None };
+    assert_eq!(world.peer_says(7, request), Reply::Refused(Refusal::Void));
+}

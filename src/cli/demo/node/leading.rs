@@ -123,7 +123,9 @@ impl Leading {
     pub(super) fn due_offer(&self, leader: &Leader, log: &Log) -> Option<Position> {
         let follower = self.follower.as_ref().filter(|follower| leader.link == Some(follower.link))?;
         let near = log.length() - follower.durable? <= BATCH_ENTRIES_MAX as u64;
-        let offered = follower.offered.is_some_and(|position| position >= self.mark);
+        // A solo leader offers anew, whatever it offered while it was paired: that begins a new term.
+        let offered =
+            leader.right != Right::Solo && follower.offered.is_some_and(|position| position >= self.mark);
         let due = leader.may_offer && leader.right != Right::Paired && near && !offered;
         due.then_some(Position(log.length()))
     }

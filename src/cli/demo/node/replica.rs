@@ -380,7 +380,14 @@ impl Replica {
         let Some(spent) = self.handing_over else { return };
         let too_long = spent > self.lease * 2;
         match (&self.role, &self.leading) {
-            (Role::Leader(_), _) if too_long => self.handing_over = None,
+            (Role::Leader(leader), _) if too_long => {
+                self.handing_over = None;
+                if leader.resigning {
+                    // The follower does not get everything: go on without it.
+                    let _ = self.cluster.stalled().await;
+                    self.role = self.cluster.role();
+                }
+            }
             (Role::Leader(leader), Some(leading)) if leader.resigning => {
                 // Nothing is taken any more, and the follower is about to have everything.
                 if leading.follower_has_all(&self.log) {
