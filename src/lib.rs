@@ -21,7 +21,6 @@
 //! ```
 //! use std::time::Duration;
 //! use tiebreak::config::{ClusterConfig, OtherConfig, OwnConfig, ReplicaConfig, ReplicaKeys, WhenAlone, WitnessConfig};
-//! use tiebreak::message::Kind;
 //! use tiebreak::{Cluster, Identity, PeerDurable, Right, Role, WitnessNode};
 //! use tiebreak::ids::Position;
 //!
@@ -63,8 +62,8 @@
 //! let witness = WitnessConfig { own: own(2), clusters: vec![ClusterConfig { name, replicas: [seat(0), seat(1)] }] };
 //!
 //! // Once in the life of each node: its durable state. The first replica has the data, the others are blank.
-//! tiebreak::init(&replica(0), Kind::Replicated, false)?;
-//! tiebreak::init(&replica(1), Kind::Replicated, true)?;
+//! tiebreak::init(&replica(0), false)?;
+//! tiebreak::init(&replica(1), true)?;
 //! tiebreak::init_witness(&witness)?;
 //!
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -10,7 +10,6 @@ use tiebreak::config::{
     ClusterConfig, OtherConfig, OwnConfig, ReplicaConfig, ReplicaKeys, WhenAlone, WitnessConfig,
 };
 use tiebreak::ids::Position;
-use tiebreak::message::Kind;
 use tiebreak::{Cluster, Fingerprint, Identity, Role, WitnessNode};
 use tokio::sync::oneshot;
 
@@ -145,8 +144,8 @@ async fn status_tells_well_degraded_leaderless_and_unknown_apart() {
     let (_, json) = until(&file, 3).await;
     assert_eq!(json["verdict"], "unknown");
 
-    tiebreak::init(&setup.replica(0), Kind::Replicated, false).expect("made");
-    tiebreak::init(&setup.replica(1), Kind::Replicated, true).expect("made");
+    tiebreak::init(&setup.replica(0), false).expect("made");
+    tiebreak::init(&setup.replica(1), true).expect("made");
     tiebreak::init_witness(&setup.witness()).expect("made");
     let (stop_w, stopped) = oneshot::channel::<()>();
     let witness = WitnessNode::open(&setup.witness()).expect("opens");

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::config::NodeConfig;
-use crate::message::Kind;
 
 /// Make the durable state of a node, once: it is never overwritten
 #[derive(Args, Debug)]
@@ -46,7 +45,7 @@ impl Init {
                 );
             }
             NodeConfig::Replica(config) => {
-                let record = crate::init(&config, Kind::Replicated, self.blank)?;
+                let record = crate::init(&config, self.blank)?;
                 let state = config.own.state.display();
                 if self.blank {
                     println!(

@@ -176,9 +176,9 @@ pub enum NotTaken {
 ///
 /// # Errors
 /// If there is a state already (nothing is overwritten), or the disk fails.
-pub fn init(config: &ReplicaConfig, kind: Kind, blank: bool) -> Result<ReplicaRecord, JoinError> {
+pub fn init(config: &ReplicaConfig, blank: bool) -> Result<ReplicaRecord, JoinError> {
     let incarnation = Incarnation(random_u128());
-    let (node, name) = (config.own.node, config.cluster);
+    let (node, name, kind) = (config.own.node, config.cluster, Kind::Replicated);
     let record = if blank {
         Replica::blank(node, name, kind, incarnation)
     } else {
@@ -296,7 +296,8 @@ impl Cluster {
         self.command(Input::Resync).await
     }
 
-    /// Leader: the peer answers, but makes nothing durable any more.
+    /// Leader: the peer answers, but makes nothing durable any more. Writes go on after one confirmation by the witness:
+    /// so they stall for as long as the caller was patient, and one round trip and two syncs more.
     pub async fn stalled(&self) -> Result<(), NotTaken> {
         self.command(Input::Stalled).await
     }

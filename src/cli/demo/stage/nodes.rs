@@ -17,7 +17,6 @@ use tokio::task::JoinHandle;
 use crate::Identity;
 use crate::config::NodeConfig;
 use crate::edge::clock::random_u64;
-use crate::message::Kind;
 
 use super::clients::Server;
 use super::tally::Tally;
@@ -224,7 +223,7 @@ fn make(directory: &Path, name: &str, text: &str, blank: bool) -> anyhow::Result
     fs::write(&file, text)?;
     match NodeConfig::load(&file)? {
         NodeConfig::Replica(config) => {
-            crate::init(&config, Kind::Replicated, blank)?;
+            crate::init(&config, blank)?;
         }
         NodeConfig::Witness(config) => crate::init_witness(&config)?,
     }
