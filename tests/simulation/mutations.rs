@@ -298,7 +298,7 @@ found_by_script! {
 }
 
 #[test]
-#[ignore = "a survey"]
+#[ignore = "a survey: cargo test --test simulation survey -- --ignored --nocapture"]
 fn survey() {
     let seeds = crate::number("TIEBREAK_SEEDS").unwrap_or(300);
     for rule in Rule::ALL {
