@@ -171,18 +171,26 @@ pub enum NotTaken {
     Stopped,
 }
 
-/// Makes the durable state of a new cluster, whose data this replica has, or of a blank replica that is to be taken
-/// in by one that has data.
+/// How a replica begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// It makes a new cluster of this kind, and leads it first: the data that it has is kept.
+    Found(Kind),
+    /// It is taken in by a leader, whose data it copies.
+    Blank,
+}
+
+/// Makes the durable state of a replica, once.
 ///
 /// # Errors
 /// If there is a state already (nothing is overwritten), or the disk fails.
-pub fn init(config: &ReplicaConfig, blank: bool) -> Result<ReplicaRecord, JoinError> {
+pub fn init(config: &ReplicaConfig, start: Start) -> Result<ReplicaRecord, JoinError> {
     let incarnation = Incarnation(random_u128());
-    let (node, name, kind) = (config.own.node, config.cluster, Kind::Replicated);
-    let record = if blank {
-        Replica::blank(node, name, kind, incarnation)
-    } else {
-        Replica::init(node, name, kind, incarnation, ClusterId(random_u128()))
+    let (node, name) = (config.own.node, config.cluster);
+    let record = match start {
+        // What the cluster protects it learns from whoever takes it in.
+        Start::Blank => Replica::blank(node, name, Kind::Replicated, incarnation),
+        Start::Found(kind) => Replica::init(node, name, kind, incarnation, ClusterId(random_u128())),
     };
     Ledger::create(&RealDisk, &config.own.state, Purpose::Replica, incarnation, &[Record::Replica(record)])?;
     Ok(record)
@@ -236,7 +244,8 @@ impl Cluster {
                 WhenAlone::Stop => Alone::Stop,
             },
         };
-        let (voter, step) = Replica::start(Clock.now(), found, position, settings, Rules::KEPT);
+        let (voter, step) =
+            Replica::start(Clock.now(), found, position, settings, random_u128(), Rules::KEPT);
         let (events, queue) = mpsc::channel(REPLICA_QUEUE_MAX);
         let (actor, roles, failed) =
             Actor::start(voter, ledger, slot, step, queue, events.downgrade()).await?;

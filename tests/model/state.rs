@@ -86,29 +86,11 @@ fn node(name: &str) -> NodeId {
     name.parse().expect("a name")
 }
 
-fn hello(ballot: &Ballot) -> Hello {
-    let record = ballot.record();
-    Hello {
-        name: record.name,
-        kind: record.kind,
-        part: Part::Replica,
-        standing: record.standing,
-        holds: record.holds,
-        position: ballot.position(),
-        sole: record.sole,
-        leads: ballot.right().is_some(),
-        adoption: record.adoption,
-        ratchet: Ratchet::default(),
-        remembers: None,
-        nonce: 0,
-    }
-}
-
 /// Volatile notes for reports must not make two states of one.
 fn plain(witness: &Witness, rules: Rules) -> Witness {
     let mut record = *witness.record();
     record.boot = Boot(0);
-    Witness::start(record, rules).0
+    Witness::start(Moment(0), record, WitnessSettings::default(), rules).0
 }
 
 impl World {
