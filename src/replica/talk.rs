@@ -285,7 +285,15 @@ impl Replica {
                 self.lease.renew_now();
                 self.peer_heard = now;
             }
-            Part::Witness => self.witness_lease.renew_now(),
+            Part::Witness => {
+                self.witness_lease.renew_now();
+                let term = self.ballot.record().term;
+                let asked = self.confirming == Some(ASKED_ON_AN_EARLIER_LINK);
+                if asked && self.ballot.recognised_witness().is_some() && hello.holds < term {
+                    // It was not confirmed, and on the earlier link it cannot be any more.
+                    self.confirming = None;
+                }
+            }
         }
         if self.canvass.is_idle() {
             // Somebody new to ask: no need to wait any longer.

@@ -498,6 +498,12 @@ impl Witness {
         if from.cluster == self.record.cluster { Ok(()) } else { Err(Refusal::OtherCluster) }
     }
 
+    /// Forgets what serves reports and courtesies only: two states that differ in nothing else vote alike.
+    #[cfg(feature = "testing")]
+    pub fn forget_notes(&mut self) {
+        (self.refused, self.heard) = (None, None);
+    }
+
     /// How it sees its cluster.
     pub fn report(&self, now: Moment) -> Report {
         let others = self.links.map(|link| {

@@ -200,10 +200,7 @@ pub fn fullest_report() -> Report {
         confirmed: Word { term: Term(8), to: Some(voter(LONGEST, 9)) },
         adoption: adoption(10),
         others: [Some(other(13)), Some(other(16))],
-        refused: Some((
-            node(LONGEST),
-            Refusal::Stale { holds: Term(19), confirmed: Term(20), to: node(LONGEST) },
-        )),
+        refused: Some((node(LONGEST), Refusal::Copied { life: node(LONGEST), with: node(LONGEST) })),
     }
 }
 

@@ -791,7 +791,8 @@ impl World {
             c.greeted = true;
             let early = std::mem::take(&mut c.ungreeted);
             if let Packet::Answer { sender, reply: Reply::Refused(refusal) } = packet {
-                let by = if self.connections[connection].other(to) >= W { Part::Witness } else { Part::Replica };
+                let by =
+                    if self.connections[connection].other(to) >= W { Part::Witness } else { Part::Replica };
                 let input = Input::NotGreeted { by, node: sender.voter.node, refusal };
                 self.nodes[to].queue.push_back(Work::Input(input));
             } else {

@@ -107,7 +107,7 @@ fn role_words(view: &View) -> String {
                 Standing::Blank => "blank, ",
                 Standing::Resyncing(_) => "resyncing, ",
                 Standing::Member => "",
-        Standing::Unvalidated => " unvalidated",
+                Standing::Unvalidated => " unvalidated",
             };
             format!("{standing}without a leader, term {}{sole}", view.term)
         }
