@@ -153,7 +153,10 @@ pub struct Hello {
 
 /// What one voter asks of another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[allow(clippy::large_enum_variant, reason = "a message lives for one exchange, and plain values are simpler")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a message lives for one exchange, and plain values are simpler"
+)]
 pub enum Request {
     /// Opens a link.
     Hello(Hello),
@@ -244,7 +247,10 @@ pub enum Request {
 
 /// What the other one answers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[allow(clippy::large_enum_variant, reason = "a message lives for one exchange, and plain values are simpler")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a message lives for one exchange, and plain values are simpler"
+)]
 pub enum Reply {
     /// To `Hello`.
     Hello(Hello),

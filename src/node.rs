@@ -64,6 +64,24 @@ pub fn init(config: &WitnessConfig) -> Result<(), WitnessError> {
     Ok(())
 }
 
+/// Begins the votes of a witness again as blank: the earlier ones are moved aside, whatever is wrong with them, and
+/// leaders take the witness in anew. Returns where the earlier ones are.
+///
+/// # Errors
+/// If there are none, they are in use or are not tiebreak's, or the disk fails.
+pub fn replace(config: &WitnessConfig) -> Result<PathBuf, WitnessError> {
+    let directory = &config.own.state;
+    match Ledger::open(&RealDisk, directory, Purpose::Witness) {
+        Ok(_) => {}
+        Err(error) if error.is_damage() => {}
+        Err(error) => return Err(error.into()),
+    }
+    let records: Vec<Record> =
+        config.clusters.iter().map(|cluster| blank(config.own.node, cluster.name)).collect();
+    let incarnation = Incarnation(random_u128());
+    Ok(Ledger::replace(&RealDisk, directory, Purpose::Witness, incarnation, &records)?)
+}
+
 fn blank(node: NodeId, name: ClusterName) -> Record {
     Record::Witness(Witness::blank(node, name, Incarnation(random_u128())))
 }

@@ -7,6 +7,7 @@
 mod actor;
 mod lease;
 mod links;
+mod recover;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use crate::config::{ReplicaConfig, WhenAlone};
 use crate::edge::clock::{Clock, random_u128};
 use crate::edge::disk::RealDisk;
 use crate::edge::identity::{Identity, IdentityError};
-use crate::edge::ledger::{Ledger, LedgerError, Purpose};
+use crate::edge::ledger::{Ledger, LedgerError, Purpose, Slot};
 use crate::edge::quic::{BindError, Endpoint, Pins, Timing};
 use crate::ids::{ClusterId, ClusterName, Incarnation, NodeId, Position, Term, Token};
 use crate::limits::REPLICA_QUEUE_MAX;
@@ -29,6 +30,7 @@ use crate::rules::Rules;
 
 use actor::{Actor, Event};
 pub use lease::{Lease, PeerDurable, Remaining, Right};
+pub use recover::{RecoverError, Recovery, replace};
 
 /// Identifies one link between the two replicas, the same at both ends. The data layer stamps its own messages with
 /// it: an answer that bears an earlier stamp counts for nothing.
@@ -196,6 +198,28 @@ pub fn init(config: &ReplicaConfig, start: Start) -> Result<ReplicaRecord, JoinE
     Ok(record)
 }
 
+/// The durable state of a replica that does not run.
+fn open_state(config: &ReplicaConfig) -> Result<(Ledger, Slot, ReplicaRecord), JoinError> {
+    let (ledger, records) = Ledger::open(&RealDisk, &config.own.state, Purpose::Replica)?;
+    let found = records.first().and_then(|(slot, record)| match record {
+        Record::Replica(record) => Some((*slot, *record)),
+        _ => None,
+    });
+    let Some((slot, found)) = found else {
+        return Err(LedgerError::Missing { path: config.own.state.clone() }.into());
+    };
+    if found.node != config.own.node || found.name != config.cluster {
+        return Err(JoinError::Mismatch(Box::new(Mismatch {
+            directory: config.own.state.clone(),
+            found_node: found.node,
+            found_cluster: found.name,
+            node: config.own.node,
+            cluster: config.cluster,
+        })));
+    }
+    Ok((ledger, slot, found))
+}
+
 /// A replica's place in its cluster. Dropping it ends the replica as a crash would; see [`Cluster::shutdown`].
 #[derive(Debug)]
 pub struct Cluster {
@@ -214,23 +238,7 @@ impl Cluster {
     /// If key, state or addresses are not usable; each error says what to do.
     pub async fn join(config: ReplicaConfig, position: Position) -> Result<Cluster, JoinError> {
         let identity = Identity::load(&config.own.key)?;
-        let (ledger, records) = Ledger::open(&RealDisk, &config.own.state, Purpose::Replica)?;
-        let found = records.first().and_then(|(slot, record)| match record {
-            Record::Replica(record) => Some((*slot, *record)),
-            _ => None,
-        });
-        let Some((slot, found)) = found else {
-            return Err(LedgerError::Missing { path: config.own.state.clone() }.into());
-        };
-        if found.node != config.own.node || found.name != config.cluster {
-            return Err(JoinError::Mismatch(Box::new(Mismatch {
-                directory: config.own.state.clone(),
-                found_node: found.node,
-                found_cluster: found.name,
-                node: config.own.node,
-                cluster: config.cluster,
-            })));
-        }
+        let (ledger, slot, found) = open_state(&config)?;
         let keys = config.peer.keys.iter().chain(&config.witness.keys).copied();
         let pins = Pins::new(keys.chain([identity.fingerprint()]));
         let endpoint =

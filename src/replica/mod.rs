@@ -18,6 +18,7 @@ mod ballot;
 mod canvass;
 mod lead;
 mod lease;
+mod recover;
 mod stand;
 mod step;
 mod talk;
@@ -31,6 +32,7 @@ use crate::rules::{Rule, Rules};
 use crate::time::{Millis, Moment};
 
 pub use ballot::{Ballot, Link, OfferIn, OfferOut, Right, Role};
+pub use recover::{NotRecoverable, lost_lives, recovered};
 pub use step::{Alone, Ask, Input, Outputs, Settings, Step};
 pub use view::{RoleView, View};
 
