@@ -53,7 +53,7 @@ impl Flow {
     }
 
     /// How long to hold a datagram back; `None` to drop it.
-    fn verdict(&self) -> Option<Duration> {
+    pub fn verdict(&self) -> Option<Duration> {
         if self.cut.load(Ordering::Acquire) {
             return None;
         }
