@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,8 +31,8 @@ const FAKETIME: [&str; 3] = [
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
     "/usr/lib/faketime/libfaketime.so.1",
 ];
-/// Of the disk of each node, where it can be filled.
-const DISK_BYTES_MAX: u64 = 512 << 20;
+/// Of the disk of each node, where it can be filled: room for the log of an hour.
+const DISK_BYTES_MAX: u64 = 128 << 20;
 /// The log of a process that ended says what it met last.
 const LOG_TAIL_BYTES: usize = 8192;
 
@@ -329,7 +329,9 @@ impl Cluster {
         for node in [A, B, W] {
             let Some(process) = &mut self.processes[node] else { continue };
             let Ok(Some(status)) = process.child.try_wait() else { continue };
-            let left = process.leaving && status.success();
+            // Before it has begun to listen for the signal, the signal simply ends it.
+            let ended = status.success() || status.signal() == Some(Signal::TERM.as_raw());
+            let left = process.leaving && ended;
             let full = self.was_full[node] && self.met_a_full_disk(node, status);
             self.kill(node);
             if !left && !full {
