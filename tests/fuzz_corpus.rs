@@ -9,12 +9,30 @@
 mod targets;
 
 use std::fs;
+use std::panic::catch_unwind;
 use std::path::Path;
+
+use tiebreak::testing::{Rule, Rules};
 
 /// Of all files together: a corpus is kept minimised.
 const CORPUS_BYTES_MAX: u64 = 200_000;
 /// Fewer show that a corpus was lost, not that it is small.
 const FILES_MIN: usize = 10;
+
+/// Bytes that look unordered, the same in each run.
+struct Chance(u64);
+
+impl Chance {
+    fn bytes(&mut self, many: usize) -> Vec<u8> {
+        let mut byte = || {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0.to_le_bytes()[4]
+        };
+        (0..many).map(|_| byte()).collect()
+    }
+}
 
 #[test]
 fn every_kept_input_passes_its_target() {
@@ -42,18 +60,41 @@ fn every_kept_input_passes_its_target() {
 /// The targets hold for bytes that nobody chose, too; and an empty input is an input.
 #[test]
 fn bytes_by_chance_pass_every_target() {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut chance = Chance(0x2545_f491_4f6c_dd1d);
     for length in 0..600 {
-        let input: Vec<u8> = (0..length)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state.to_le_bytes()[4]
-            })
-            .collect();
+        let input = chance.bytes(length);
         for (_, run) in targets::TARGETS {
             run(&input);
         }
     }
+}
+
+/// The oracles of the voters are not blind: with a rule switched off that they watch, some input fails. (The other
+/// rules need two voters that are honest; `tests/simulation/mutations.rs` has them all.)
+#[test]
+fn a_voter_that_breaks_a_rule_is_caught() {
+    let mut chance = Chance(1);
+    let inputs: Vec<Vec<u8>> = (0..20_000).map(|_| chance.bytes(400)).collect();
+    let caught = |run: fn(&[u8], Rules), rule| {
+        inputs.iter().any(|input| catch_unwind(|| run(input, Rules::without(rule))).is_err())
+    };
+    let of_witness = [
+        Rule::OnePromisePerTerm,
+        Rule::HoldsAboveConfirmed,
+        Rule::HoldsStrictlyAbove,
+        Rule::ConfirmationOutlivesPromises,
+        Rule::ConfirmNotBelowPromise,
+        Rule::BlankGrantsNothing,
+    ];
+    let of_replica =
+        [Rule::StandingIsGranting, Rule::SoleRefusesVotes, Rule::ResumeInNewTerm, Rule::BlankGrantsNothing];
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let missed: Vec<Rule> = of_witness
+        .into_iter()
+        .filter(|rule| !caught(targets::witness::run_with, *rule))
+        .chain(of_replica.into_iter().filter(|rule| !caught(targets::replica::run_with, *rule)))
+        .collect();
+    std::panic::set_hook(loud);
+    assert!(missed.is_empty(), "no input fails without {missed:?}");
 }

@@ -104,12 +104,14 @@ impl Storm {
         // The other one as well, by itself.
         let leader = self.recover()?;
         self.note("the last question: the leader dies");
+        self.cluster.heals = false;
         self.cluster.kill(leader);
         self.ask(1 - leader)
     }
 
     fn round(&mut self, dice: &mut Dice) -> Result<(), String> {
         let end = Clock.now() + ROUND;
+        self.cluster.heals = false;
         let mut active: Vec<(Moment, Fault)> = Vec::new();
         let mut next = Clock.now();
         while !end.since(Clock.now()).is_zero() {
@@ -134,6 +136,7 @@ impl Storm {
             }
         }
         self.note("heals");
+        self.cluster.heals = true;
         for (_, fault) in active {
             fault.end(&mut self.cluster);
         }
@@ -141,10 +144,19 @@ impl Storm {
         Ok(())
     }
 
-    /// After healing: a paired leader, and all three linked.
+    /// After healing: a paired leader that acknowledges, and all three linked.
     fn recover(&mut self) -> Result<usize, String> {
         let from = Clock.now();
-        let leader = self.cluster.until("a leader of all three", PATIENCE, cluster::Told::well)?;
+        let leader = loop {
+            let leader = self.cluster.until("a leader of all three", PATIENCE, cluster::Told::well)?;
+            if self.load.history().acknowledged_after(from.0) {
+                break leader;
+            }
+            if Clock.now().since(from) > PATIENCE {
+                return Err(format!("not within {PATIENCE:?}: an acknowledgement of {}", NAMES[leader]));
+            }
+            self.cluster.wait(Clock.now() + LEASE / 32)?;
+        };
         let took = Clock.now().since(from);
         self.slowest_recovery = self.slowest_recovery.max(took);
         self.note(&format!("well again after {took:?}: {} leads", NAMES[leader]));

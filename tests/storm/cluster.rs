@@ -95,8 +95,12 @@ pub struct Cluster {
     flows: [[Arc<Flow>; 3]; 3],
     faketime: Option<PathBuf>,
     disks: Vec<SmallDisk>,
+    /// Whose disk is full.
+    full: [bool; 3],
     /// Whose disk was full in the present life of its process.
     was_full: [bool; 3],
+    /// Whoever ends for a good reason is started again at once.
+    pub heals: bool,
     _relays: Vec<Relay>,
     _network: Network,
     _streams: Streams,
@@ -184,7 +188,9 @@ impl Cluster {
             flows,
             faketime: faketime(),
             disks,
+            full: [false; 3],
             was_full: [false; 3],
+            heals: false,
             _relays: relays,
             _network: network,
             _streams: streams,
@@ -223,7 +229,7 @@ impl Cluster {
     /// A process for the node, on the state that it has.
     pub fn run(&mut self, node: usize) {
         assert!(self.processes[node].is_none(), "{} runs", NAMES[node]);
-        self.was_full[node] = false;
+        self.was_full[node] = self.full[node];
         let log = File::options().create(true).append(true).open(self.log(node)).expect("a log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
         command.args(["demo-node", if node == W { "witness" } else { "replica" }, "--config"]);
@@ -294,7 +300,7 @@ impl Cluster {
 
     /// Leaves no room on a node's disk.
     pub fn fill_disk(&mut self, node: usize) {
-        self.was_full[node] = true;
+        (self.full[node], self.was_full[node]) = (true, true);
         let filler = File::create(self.place(node).join("filler"));
         let Ok(filler) = filler else { return };
         let mut bytes = DISK_BYTES_MAX;
@@ -308,7 +314,8 @@ impl Cluster {
         }
     }
 
-    pub fn free_disk(&self, node: usize) {
+    pub fn free_disk(&mut self, node: usize) {
+        self.full[node] = false;
         let _ = fs::remove_file(self.place(node).join("filler"));
     }
 
@@ -336,6 +343,9 @@ impl Cluster {
             self.kill(node);
             if !left && !full {
                 return Some(format!("{} ended by itself: {status}", NAMES[node]));
+            }
+            if self.heals {
+                self.run(node);
             }
         }
         None

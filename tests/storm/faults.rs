@@ -156,8 +156,8 @@ pub fn heal(cluster: &mut Cluster) {
         cluster.flow(from, to).heal();
     }
     for node in NODES {
-        cluster.resume(node);
         cluster.free_disk(node);
+        cluster.resume(node);
         if !cluster.is_free(node) {
             cluster.kill(node);
             cluster.run(node);

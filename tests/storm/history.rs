@@ -49,6 +49,12 @@ impl History {
         self.operations.iter().filter(|operation| operation.write && operation.end.is_some())
     }
 
+    /// Whether a write that began later than that was acknowledged.
+    pub fn acknowledged_after(&self, start: u64) -> bool {
+        let latest = self.operations.iter().rev().take_while(|one| one.end.is_none_or(|end| end > start));
+        latest.into_iter().any(|one| one.write && one.end.is_some() && one.start > start)
+    }
+
     pub fn reads(&self) -> usize {
         self.operations.iter().filter(|operation| !operation.write).count()
     }

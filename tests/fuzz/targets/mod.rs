@@ -6,9 +6,9 @@
 mod config;
 mod draw;
 mod ledger;
-mod replica;
+pub mod replica;
 mod wire;
-mod witness;
+pub mod witness;
 
 /// A target's name, which is that of its corpus, and its body.
 pub type Target = (&'static str, fn(&[u8]));

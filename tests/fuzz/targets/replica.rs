@@ -19,6 +19,10 @@ struct Oracle {
     /// For whom it voted, itself included, as far as that was said.
     votes: BTreeMap<Term, VoterId>,
     token: Token,
+    /// The highest token of earlier starts: a write of theirs may still be on its way.
+    earlier_token: Token,
+    /// To whom a lease was promised, and until when at least; a restart does not undo it.
+    promised: Option<(VoterId, Moment)>,
     disk: ReplicaRecord,
 }
 
@@ -36,7 +40,7 @@ impl Oracle {
         let old = std::mem::replace(&mut self.disk, new);
         if old.incarnation != new.incarnation {
             self.votes.clear();
-            self.token = Token::default();
+            (self.token, self.earlier_token) = (Token::default(), Token::default());
             return;
         }
         assert!(new.term >= old.term, "a term went back");
@@ -53,8 +57,9 @@ impl Oracle {
     }
 
     /// What leaves, with this on disk.
-    fn said(&mut self, asked: Option<(VoterId, &Request)>, outputs: &Outputs) {
+    fn said(&mut self, now: Moment, asked: Option<(VoterId, &Request)>, outputs: &Outputs) {
         let disk = self.disk;
+        let promised = self.promised.filter(|(_, until)| now < *until).map(|(leader, _)| leader);
         assert_eq!(outputs.sender.term, disk.term, "a term was stated that is not durable");
         assert_eq!(outputs.sender.voter, self.me());
         assert_eq!(outputs.answer.is_some(), asked.is_some(), "one answer to each request");
@@ -70,6 +75,14 @@ impl Oracle {
                 }
                 (Request::Renew { lease, .. }, Reply::Renewed { .. }) => {
                     assert!(disk.longest_lease >= *lease, "a lease was promised that a restart forgets");
+                    let until = now + lease.span();
+                    self.promised =
+                        Some((from, self.promised.map_or(until, |(_, before)| before.max(until))));
+                }
+                (Request::Release { .. }, Reply::Released { .. }) => {
+                    if promised == Some(from) {
+                        self.promised = None;
+                    }
                 }
                 (Request::Adopt { adoption, .. }, Reply::Adopted { adoption: mine }) => {
                     assert!(*mine == disk.adoption && disk.adoption >= *adoption, "said, not kept");
@@ -99,6 +112,7 @@ impl Oracle {
                     );
                     assert!(disk.holds > Term::ZERO && !disk.sole, "it may not stand");
                     assert_eq!(candidacy.holds, disk.holds, "it shows what it does not hold");
+                    assert_eq!(promised, None, "it stands while a lease runs that it promised");
                     self.vote(candidacy.term, self.me());
                 }
                 Request::PreVote(candidacy) => assert_eq!(candidacy.holds, disk.holds),
@@ -127,6 +141,7 @@ impl Oracle {
                 "it leads, and has not said so"
             );
             assert!(token >= self.token, "a token went back");
+            assert!(token > self.earlier_token, "a token of an earlier start");
             self.token = token;
             match right {
                 Right::Solo => assert!(disk.sole, "alone without a record of it"),
@@ -138,6 +153,11 @@ impl Oracle {
 }
 
 pub fn run(bytes: &[u8]) {
+    run_with(bytes, Rules::KEPT);
+}
+
+/// The same for a voter that breaks a rule: the oracle has to notice.
+pub fn run_with(bytes: &[u8], rules: Rules) {
     let mut draw = Draw::new(bytes);
     let first = match draw.below(3) {
         0 => Replica::blank(node("a"), cluster_name(), Kind::Replicated, LIFE),
@@ -147,17 +167,24 @@ pub fn run(bytes: &[u8]) {
             ..Replica::init(node("a"), cluster_name(), Kind::Replicated, LIFE, CLUSTER)
         },
     };
-    let mut oracle = Oracle { votes: BTreeMap::new(), token: Token::default(), disk: first };
+    let mut oracle = Oracle {
+        votes: BTreeMap::new(),
+        token: Token::default(),
+        earlier_token: Token::default(),
+        promised: None,
+        disk: first,
+    };
     let mut now = Moment(0);
     let settings = Settings::for_lease(Duration::from_secs(1));
     loop {
         let position = draw.position();
         let before = oracle.disk;
-        let (mut replica, step) = Replica::start(now, before, position, settings, Rules::KEPT);
+        let (mut replica, step) = Replica::start(now, before, position, settings, rules);
         let counted = step.record.expect("a start is counted");
         assert!(counted.boot > before.boot, "a start that is not counted");
         oracle.durable(counted);
-        oracle.said(None, &step.outputs);
+        oracle.earlier_token = oracle.token;
+        oracle.said(now, None, &step.outputs);
         if live(&mut draw, &mut replica, &mut oracle, &mut now) {
             return;
         }
@@ -192,7 +219,7 @@ fn live(draw: &mut Draw<'_>, replica: &mut Replica, oracle: &mut Oracle, now: &m
             return false;
         }
         assert_eq!(*replica.ballot().record(), oracle.disk, "what it goes on with is not what is durable");
-        oracle.said(asked.as_ref().map(|(from, request)| (*from, request)), &outputs);
+        oracle.said(*now, asked.as_ref().map(|(from, request)| (*from, request)), &outputs);
         assert!(replica.wake_at(*now) > *now, "it would spin");
     }
     true

@@ -98,6 +98,11 @@ impl Oracle {
 }
 
 pub fn run(bytes: &[u8]) {
+    run_with(bytes, Rules::KEPT);
+}
+
+/// The same for a voter that breaks a rule: the oracle has to notice.
+pub fn run_with(bytes: &[u8], rules: Rules) {
     let mut draw = Draw::new(bytes);
     let blank = Witness::blank(node("w"), cluster_name(), LIFE);
     let mut disk = if draw.flag() {
@@ -110,7 +115,7 @@ pub fn run(bytes: &[u8]) {
         WitnessRecord { cluster: CLUSTER, standing: Standing::Member, promised, ..blank }
     };
     let mut oracle = Oracle::default();
-    let (mut witness, mut counted) = Witness::start(disk, Rules::KEPT);
+    let (mut witness, mut counted) = Witness::start(disk, rules);
     let mut now = Moment(0);
     loop {
         // A start is durable before the voter is asked anything; it may die before that.
@@ -120,7 +125,7 @@ pub fn run(bytes: &[u8]) {
         if serve(&mut draw, &mut witness, &mut disk, &mut oracle, &mut now) {
             return;
         }
-        (witness, counted) = Witness::start(disk, Rules::KEPT);
+        (witness, counted) = Witness::start(disk, rules);
     }
 }
 
