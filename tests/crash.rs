@@ -306,8 +306,7 @@ impl tracing::Subscriber for Ear {
 fn warnings(disk: &FaultyDisk) -> Vec<String> {
     let ear = Ear::default();
     tracing::subscriber::with_default(ear.clone(), || terms(disk));
-    let heard = ear.0.lock().unwrap().clone();
-    heard
+    ear.0.lock().unwrap().clone()
 }
 
 #[test]

@@ -79,10 +79,8 @@ impl Oracle {
                     self.promised =
                         Some((from, self.promised.map_or(until, |(_, before)| before.max(until))));
                 }
-                (Request::Release { .. }, Reply::Released { .. }) => {
-                    if promised == Some(from) {
-                        self.promised = None;
-                    }
+                (Request::Release { .. }, Reply::Released { .. }) if promised == Some(from) => {
+                    self.promised = None;
                 }
                 (Request::Adopt { adoption, .. }, Reply::Adopted { adoption: mine }) => {
                     assert!(*mine == disk.adoption && disk.adoption >= *adoption, "said, not kept");
