@@ -194,7 +194,8 @@ pub struct Trio {
     choice: Choice,
     /// From the first to the second.
     flows: [[Arc<Flow>; 3]; 3],
-    _relays: Vec<Relay>,
+    /// Each between the two that it joins.
+    relays: Vec<((usize, usize), Relay)>,
     _network: Network,
     directory: TempDir,
 }
@@ -225,7 +226,7 @@ impl Trio {
             let relay =
                 network.relay(target, flows[from][to].clone(), flows[to][from].clone()).expect("a relay");
             let address = relay.address();
-            relays.push(relay);
+            relays.push(((from, to), relay));
             address
         };
         let mut replica = |me: usize| {
@@ -263,7 +264,7 @@ impl Trio {
             plans: [a, b, witness],
             choice,
             flows,
-            _relays: relays,
+            relays,
             _network: network,
             directory,
         }
@@ -373,6 +374,15 @@ impl Trio {
         self.cut_from(other, one);
     }
 
+    /// Answers with a refusal whatever goes between the two.
+    pub fn refuse(&self, one: usize, other: usize) {
+        for ((from, to), relay) in &self.relays {
+            if (*from, *to) == (one, other) || (*from, *to) == (other, one) {
+                relay.refuse(true);
+            }
+        }
+    }
+
     /// How one direction is now, to be changed.
     pub fn flow(&self, from: usize, to: usize) -> &Flow {
         &self.flows[from][to]
@@ -381,6 +391,9 @@ impl Trio {
     pub fn heal(&self) {
         for flow in self.flows.iter().flatten() {
             flow.heal();
+        }
+        for (_, relay) in &self.relays {
+            relay.refuse(false);
         }
     }
 
