@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 use tiebreak::Identity;
@@ -172,9 +172,12 @@ struct Process {
 }
 
 impl Process {
+    fn pid(&self) -> Pid {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id")
+    }
+
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
-        kill_process(pid, signal).expect("the process was not waited for yet");
+        kill_process(self.pid(), signal).expect("the process was not waited for yet");
     }
 }
 
@@ -331,6 +334,13 @@ impl Trio {
     pub fn kill(&mut self, node: usize) {
         drop(self.processes[node].take().expect("it runs"));
         self.board.lock().roles[node] = None;
+    }
+
+    /// From now on, every write of the process to a file fails, as on a disk that is broken.
+    pub fn break_disk(&self, node: usize) {
+        let none = Rlimit { current: Some(0), maximum: Some(0) };
+        prlimit(Some(self.processes[node].as_ref().expect("it runs").pid()), Resource::Fsize, none)
+            .expect("a process of this user");
     }
 
     pub fn pause(&self, node: usize) {
