@@ -10,13 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
-use tiebreak::ids::{Incarnation, Position, Term, Token};
+use tiebreak::ids::{Incarnation, LinkId, Position, Term, Token};
 use tiebreak::limits::BLOCK_BYTES;
-use tiebreak::message::{Candidacy, GateRecord, Record, Reply, Request, Sender, WitnessRecord, Word};
+use tiebreak::message::{
+    Candidacy, GateRecord, Hello, Part, Record, Remembered, Reply, Request, Sender, WitnessRecord, Word,
+};
 use tiebreak::testing::disk::faulty::{Crash, FaultyDisk};
 use tiebreak::testing::disk::{Disk, RealDisk};
 use tiebreak::testing::ledger::{FILE_NAME, Ledger, LedgerError, Purpose, Slot};
-use tiebreak::testing::{Rules, Witness};
+use tiebreak::testing::{Call, Rules, Witness, WitnessSettings};
 use tiebreak::time::Moment;
 
 fn directory() -> &'static Path {
@@ -193,7 +195,7 @@ fn votes_of_several_clusters_torn_in_one_sync_are_each_the_old_one_or_the_new_on
 fn awake(disk: &FaultyDisk) -> Result<(Witness, Ledger, Slot), LedgerError> {
     let (mut ledger, records) = open(disk)?;
     let (slot, Record::Witness(found)) = records[0] else { panic!("a witness's ledger") };
-    let (witness, counted) = Witness::start(found, Rules::KEPT);
+    let (witness, counted) = Witness::start(Moment(0), found, WitnessSettings::default(), Rules::KEPT);
     put(&mut ledger, slot, &Record::Witness(counted))?;
     Ok((witness, ledger, slot))
 }
@@ -202,11 +204,20 @@ fn awake(disk: &FaultyDisk) -> Result<(Witness, Ledger, Slot), LedgerError> {
 fn ask_vote(disk: &FaultyDisk, who: Sender, term: Term) -> Option<Reply> {
     let (mut witness, mut ledger, slot) = awake(disk).ok()?;
     let candidacy = Candidacy { term, holds: Term(3), position: Position(0) };
-    let step = witness.handle(Moment(0), &who, &Request::Vote(candidacy));
-    let record = step.record.map(Record::Witness);
-    let sealed = ledger.seal(slot, record.as_ref(), step.reply).ok()?;
-    let proof = ledger.sync().ok()?;
-    sealed.release(&proof).ok()
+    // What the candidate remembers of the witness fits what the witness remembers of it.
+    let hello = witness.hello(who.voter);
+    let (voter, boot, said) = (witness.id(), witness.record().boot, witness.record().promised.term);
+    let remembers = hello.remembers.map(|known| Remembered { voter, boot, term: said, ..known });
+    let greeting = Hello { part: Part::Replica, remembers, ..hello };
+    let mut reply = None;
+    for request in [Request::Hello(greeting), Request::Vote(candidacy)] {
+        let step = witness.handle(Moment(0), &Call { link: LinkId(1), from: who, request, fresh: 1 });
+        let record = step.record.map(Record::Witness);
+        let sealed = ledger.seal(slot, record.as_ref(), step.reply).ok()?;
+        let proof = ledger.sync().ok()?;
+        reply = sealed.release(&proof).ok();
+    }
+    reply
 }
 
 #[test]
@@ -220,7 +231,7 @@ fn no_crash_and_no_failing_disk_lets_a_witness_vote_twice_in_a_term() {
     let (first, second) = (candidate("a", 1), candidate("b", 2));
     let voted = Some(Reply::Voted { term });
     let (mut spoken, mut unspoken) = (0, 0);
-    for cut in 0..=8 {
+    for cut in 0..=12 {
         let disk = FaultyDisk::new();
         create(&disk, &[vote(0, 4)]).unwrap();
         disk.cut_power_after(cut);

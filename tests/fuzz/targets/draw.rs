@@ -2,7 +2,8 @@
 
 use tiebreak::ids::{Boot, ClusterId, Incarnation, NodeId, Position, Term, VoterId};
 use tiebreak::message::{
-    Adoption, Candidacy, Hello, Kind, Part, Ratchet, Refusal, Reply, Request, Sender, Standing,
+    Adoption, BANNED_MAX, Candidacy, Hello, Kind, Part, Ratchet, Refusal, Remembered, Reply, Request, Sender,
+    Standing,
 };
 use tiebreak::time::Millis;
 
@@ -24,11 +25,13 @@ pub struct Draw<'a> {
     bytes: &'a [u8],
     /// Terms are drawn around this one.
     pub near: Term,
+    /// What an honest node would remember of the one that it greets; most of them are.
+    pub fitting: Option<Remembered>,
 }
 
 impl<'a> Draw<'a> {
     pub fn new(bytes: &'a [u8]) -> Draw<'a> {
-        Draw { bytes, near: Term::ZERO }
+        Draw { bytes, near: Term::ZERO, fitting: None }
     }
 
     pub fn is_over(&self) -> bool {
@@ -138,9 +141,28 @@ impl<'a> Draw<'a> {
             sole: bits & 2 != 0,
             leads: bits & 4 != 0,
             adoption: self.adoption(),
-            ratchet: Ratchet::default(),
-            remembers: None,
+            remembers: match self.below(16) {
+                0 => None,
+                1 => Some(self.remembered()),
+                _ => self.fitting,
+            },
             nonce: u64::from(bits),
+            banned: [if bits >= 250 { self.incarnation() } else { Incarnation::NIL }; BANNED_MAX],
+        }
+    }
+
+    fn remembered(&mut self) -> Remembered {
+        let voter = VoterId { node: node(if self.flag() { "a" } else { "w" }), incarnation: LIFE };
+        let mut number = || u64::from(self.byte() % 4) << 32 | u64::from(self.byte() % 4);
+        let ratchet = Ratchet { current: number(), pending: number() };
+        let boot = Boot(u32::from(self.below(4)));
+        Remembered {
+            voter,
+            boot,
+            term: self.term(),
+            took_part: self.term(),
+            position: self.position(),
+            ratchet,
         }
     }
 
@@ -171,9 +193,11 @@ impl<'a> Draw<'a> {
                 adoption: self.adoption(),
                 solo: self.flag(),
                 longest_lease: self.millis(),
-                nonce: u64::from(self.byte()),
             },
-            10 => Request::Validate { term: self.term(), nonce: u64::from(self.byte()) },
+            10 if self.flag() => {
+                Request::Validate { term: self.term(), solo: self.flag(), nonce: u64::from(self.byte()) }
+            }
+            10 => Request::Vouch { term: self.term(), nonce: u64::from(self.byte()) },
             _ => Request::Status,
         }
     }

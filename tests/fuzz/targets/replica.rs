@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tiebreak::ids::{LinkId, Position, Term, Token, VoterId};
-use tiebreak::message::{Kind, Part, ReplicaRecord, Reply, Request, Standing};
+use tiebreak::message::{Kind, Part, Ratchet, Remembered, ReplicaRecord, Reply, Request, Standing};
 use tiebreak::testing::{Input, Outputs, Replica, Right, RoleView, Rules, Settings, Step};
 use tiebreak::time::Moment;
 
@@ -176,8 +176,9 @@ pub fn run_with(bytes: &[u8], rules: Rules) {
     let settings = Settings::for_lease(Duration::from_secs(1));
     loop {
         let position = draw.position();
+        let seed = u128::from(draw.byte());
         let before = oracle.disk;
-        let (mut replica, step) = Replica::start(now, before, position, settings, rules);
+        let (mut replica, step) = Replica::start(now, before, position, settings, seed, rules);
         let counted = step.record.expect("a start is counted");
         assert!(counted.boot > before.boot, "a start that is not counted");
         oracle.durable(counted);
@@ -225,7 +226,12 @@ fn live(draw: &mut Draw<'_>, replica: &mut Replica, oracle: &mut Oracle, now: &m
 
 fn input(draw: &mut Draw<'_>, replica: &Replica) -> Input {
     let link = LinkId(u64::from(draw.below(3)) + 1);
-    match draw.below(16) {
+    draw.fitting = fitting(draw, replica, Part::Replica);
+    match draw.below(17) {
+        16 => {
+            let (by, name) = if draw.flag() { (Part::Witness, "w") } else { (Part::Replica, "b") };
+            Input::NotGreeted { by, node: node(name), refusal: draw.refusal() }
+        }
         0 | 1 => Input::Tick,
         2..=5 => {
             let from = draw.sender(&["b"]);
@@ -236,6 +242,7 @@ fn input(draw: &mut Draw<'_>, replica: &Replica) -> Input {
             // Witness and peer are never on one link.
             let link = if part == Part::Witness { LinkId(link.0 + 10) } else { link };
             let from = draw.sender(&[name]);
+            draw.fitting = fitting(draw, replica, part);
             let mut reply = draw.reply();
             if let Reply::Hello(hello) = &mut reply {
                 hello.part = part;
@@ -261,4 +268,20 @@ fn input(draw: &mut Draw<'_>, replica: &Replica) -> Input {
             }
         }
     }
+}
+
+/// What an honest node remembers of this replica, and proposes.
+fn fitting(draw: &mut Draw<'_>, replica: &Replica, part: Part) -> Option<Remembered> {
+    let ballot = replica.ballot();
+    let own = ballot.record().remembers[usize::from(part == Part::Witness)];
+    let ratchet = own.map(|known| known.ratchet).unwrap_or_default();
+    let pending = ((ratchet.current >> 32) + 1) << 32 | u64::from(draw.byte());
+    Some(Remembered {
+        voter: ballot.me(),
+        boot: ballot.record().boot,
+        term: ballot.record().term,
+        took_part: Term::ZERO,
+        position: Position(0),
+        ratchet: Ratchet { current: ratchet.current, pending },
+    })
 }

@@ -8,9 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use tiebreak::ids::{Term, VoterId};
-use tiebreak::message::{Kind, Reply, Request, Sender, Standing, WitnessRecord};
-use tiebreak::testing::{Rules, Witness};
+use tiebreak::ids::{LinkId, Term, VoterId};
+use tiebreak::message::{Hello, Kind, Remembered, Reply, Request, Sender, Standing, WitnessRecord};
+use tiebreak::testing::{Call, Rules, Witness, WitnessSettings};
 use tiebreak::time::Moment;
 
 use super::draw::{CLUSTER, Draw, LIFE, cluster_name, node};
@@ -115,8 +115,9 @@ pub fn run_with(bytes: &[u8], rules: Rules) {
         WitnessRecord { cluster: CLUSTER, standing: Standing::Member, promised, ..blank }
     };
     let mut oracle = Oracle::default();
-    let (mut witness, mut counted) = Witness::start(disk, rules);
+    let settings = WitnessSettings { strict_boot: draw.below(8) == 0 };
     let mut now = Moment(0);
+    let (mut witness, mut counted) = Witness::start(now, disk, settings, rules);
     loop {
         // A start is durable before the voter is asked anything; it may die before that.
         assert!(counted.boot > disk.boot, "a start that is not counted");
@@ -125,7 +126,7 @@ pub fn run_with(bytes: &[u8], rules: Rules) {
         if serve(&mut draw, &mut witness, &mut disk, &mut oracle, &mut now) {
             return;
         }
-        (witness, counted) = Witness::start(disk, rules);
+        (witness, counted) = Witness::start(now, disk, settings, rules);
     }
 }
 
@@ -144,9 +145,21 @@ fn serve(
             return false;
         }
         draw.near = disk.promised.term;
-        let from = draw.sender(&["a", "b"]);
-        let request = draw.request();
-        let step = witness.handle(*now, &from, &request);
+        let mut from = draw.sender(&["a", "b"]);
+        let link = LinkId(u64::from(from.voter.node == node("b")) + u64::from(draw.below(8) == 0));
+        draw.fitting = fitting(witness, from.voter);
+        let mut request = draw.request();
+        let linked = witness.report(*now).others.iter().flatten().any(|other| other.node == from.voter.node);
+        if !linked && draw.below(8) != 0 {
+            // Without a greeting nothing else is heard.
+            let known = witness.record().remembers.iter().flatten().find(|known| known.voter == from.voter);
+            from.boot = known.map_or(from.boot, |known| known.boot);
+            from.term = from.term.max(known.map_or(Term::ZERO, |known| known.term));
+            request = Request::Hello(Hello { remembers: draw.fitting, ..draw.hello() });
+        }
+        let fresh = u128::from(draw.byte()) << 64 | u128::from(draw.byte()) | 1 << 96;
+        let call = Call { link, from, request, fresh };
+        let step = witness.handle(*now, &call);
         if fate >= 240 {
             // It dies before anything is durable, and nothing was said.
             return false;
@@ -165,4 +178,11 @@ fn serve(
         oracle.said(&before, disk, &from, &request, &step.reply);
     }
     true
+}
+
+/// What an honest replica remembers of this witness.
+fn fitting(witness: &Witness, of: VoterId) -> Option<Remembered> {
+    let record = witness.record();
+    let known = record.remembers.iter().flatten().find(|known| known.voter == of)?;
+    Some(Remembered { voter: witness.id(), boot: record.boot, term: record.promised.term, ..*known })
 }
