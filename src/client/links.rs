@@ -229,7 +229,11 @@ impl Links {
                 // The actor is gone.
                 _ = async { while live.changed().await.is_ok() {} } => break,
             };
-            let Some(connection) = connection else { break };
+            let Some(connection) = connection else {
+                // It listens nowhere, and only dials.
+                while live.changed().await.is_ok() {}
+                break;
+            };
             let part = if self.peer.keys.contains(&connection.fingerprint()) {
                 Part::Replica
             } else {

@@ -230,6 +230,9 @@ impl Witness {
         from: &Sender,
         request: &Request,
     ) -> Result<Reply, Refusal> {
+        if *request == Request::Linked {
+            return Ok(Reply::Linked);
+        }
         if let Request::Admit { term, kind, adoption, solo, longest_lease } = request {
             let reply = self.admit(from, *term, *kind, *adoption, *solo, *longest_lease)?;
             self.leases = Leases::started(now, &self.record, self.rules);
@@ -379,6 +382,7 @@ impl Witness {
         self.record.remembers[place] =
             Some(Remembered { took_part: Term::ZERO, position: Position(0), ..remember });
         self.greetings[place] = Some(greeting);
+        self.refused = self.refused.filter(|(node, _)| *node != from.voter.node);
         ban(&mut self.record.banned, &hello.banned);
         #[allow(clippy::cast_possible_truncation, reason = "the upper half of 128 bits is 64 bits")]
         let nonce = (fresh >> 64) as u64;
