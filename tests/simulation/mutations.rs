@@ -8,7 +8,7 @@ use tiebreak::ids::{Position, Term};
 use tiebreak::message::{Request, Standing};
 use tiebreak::testing::{Input, Right, RoleView, Rule, Rules};
 
-use crate::guard;
+use crate::sweep::guard;
 use crate::storm::{Profile, run_as};
 use crate::world::net::Packet;
 use crate::world::{A, B, Birth, MS, Plan, V, W, World};

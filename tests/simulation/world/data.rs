@@ -109,6 +109,8 @@ pub(crate) struct Data {
     pub(crate) shy: bool,
     /// A resync wipes everything and copies from the start, as a base backup does.
     pub(crate) wipes: bool,
+    /// How much longer than usual it waits for its peer, in nanoseconds.
+    pub(crate) slack: u64,
 }
 
 const STALLED_AFTER: u64 = 400 * MS;
@@ -121,11 +123,17 @@ fn later(now: Moment, nanos: u64) -> Moment {
 }
 
 impl Data {
+    /// A new disk.
+    pub(crate) fn empty(slack: u64, wipes: bool) -> Data {
+        Data { slack, wipes, ..Data::default() }
+    }
+
     /// What a crash leaves.
     pub(crate) fn after_crash(&self) -> Data {
         let log = self.log[..self.durable].to_vec();
         let durable = self.durable;
-        Data { log, durable, known: durable, shy: self.shy, wipes: self.wipes, ..Data::default() }
+        let (shy, wipes, slack) = (self.shy, self.wipes, self.slack);
+        Data { log, durable, known: durable, shy, wipes, slack, ..Data::default() }
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -353,7 +361,7 @@ impl Data {
         }
         if right == Right::Paired
             && !self.stalled_told
-            && self.stream.is_some_and(|stream| now > later(stream.progress, STALLED_AFTER))
+            && self.stream.is_some_and(|stream| now > later(stream.progress, STALLED_AFTER + self.slack))
         {
             self.stalled_told = true;
             self.stalled_at = self.stream.map(|stream| (stream.link, peer_has));
@@ -362,7 +370,7 @@ impl Data {
     }
 
     fn hand_over(&mut self, now: Moment, peer_has: usize, acts: &mut Vec<Act>) {
-        let by = *self.stop_by.get_or_insert(later(now, STOP_WITHIN));
+        let by = *self.stop_by.get_or_insert(later(now, STOP_WITHIN + self.slack));
         let all_there = self.known == self.log.len() && peer_has == self.log.len();
         if !self.stop_told && (all_there || now >= by) {
             self.stop_told = true;
@@ -406,7 +414,7 @@ impl Data {
         }
         if !copying.begun {
             if now >= copying.ask_again {
-                copying.ask_again = later(now, ASK_AGAIN);
+                copying.ask_again = later(now, ASK_AGAIN + self.slack);
                 acts.push(Act::Say { link: copying.link, term, body: Body::Begin });
             }
             return;

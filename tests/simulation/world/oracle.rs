@@ -167,6 +167,20 @@ impl Oracle {
         Ok(())
     }
 
+    /// Everything that was ever acknowledged is there.
+    pub(crate) fn has_everything(&self, node: usize, log: &[Entry]) -> Verdict {
+        for (place, acknowledged) in self.acknowledged.iter().enumerate() {
+            ensure!(
+                log.get(place) == Some(&acknowledged.entry),
+                "3: {:?} at {place}, acknowledged in term {}, is lost at {}",
+                acknowledged.entry,
+                acknowledged.term,
+                super::NAMES[node]
+            );
+        }
+        Ok(())
+    }
+
     /// A follower destroyed data: what was acknowledged has to be with the other one.
     pub(crate) fn truncated(&self, name: &str, keeps: &[Entry], other: &[Entry]) -> Verdict {
         for (place, acknowledged) in self.acknowledged.iter().enumerate() {
