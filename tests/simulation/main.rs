@@ -28,11 +28,7 @@ fn storms_break_no_invariant() {
     for (what, times) in &swept.seen.0 {
         println!("{times:>9} {what}");
     }
-    let lines: Vec<String> = swept
-        .failures
-        .iter()
-        .map(|(seed, profile, why)| format!("{}  # {why}", shrink::reproduce(*seed, *profile, None, None)))
-        .collect();
+    let lines = shrink::explain(&swept.failures, Rules::KEPT, None);
     assert!(lines.is_empty(), "\n{}", lines.join("\n"));
 }
 

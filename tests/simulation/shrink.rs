@@ -6,6 +6,9 @@ use crate::schedule::Happening;
 use crate::storm::{Profile, Storm};
 use crate::sweep::guard;
 
+/// Runs for one reduction.
+pub(crate) const SHRINKING_RUNS_MAX: u32 = 2_000;
+
 /// A schedule that does the same kind of harm as the whole one.
 #[derive(Clone, Debug)]
 pub(crate) struct Shrunk {
@@ -104,6 +107,27 @@ pub(crate) fn reproduce(
         line += &format!(" TIEBREAK_RULE={rule:?}");
     }
     line + " cargo test --test simulation replay -- --nocapture"
+}
+
+/// The lines that run the failures again, and for the first of them what of its storm does the harm.
+pub(crate) fn explain(
+    failures: &[(u64, Profile, String)],
+    rules: Rules,
+    broken: Option<Rule>,
+) -> Vec<String> {
+    let mut lines: Vec<String> = failures
+        .iter()
+        .map(|(seed, profile, why)| format!("{}  # {why}", reproduce(*seed, *profile, None, broken)))
+        .collect();
+    if let Some((seed, profile, _)) = failures.first() {
+        let storm = Storm::of(*seed, *profile, rules);
+        lines.push(String::new());
+        match shrink(&storm, SHRINKING_RUNS_MAX) {
+            Some(shrunk) => lines.extend(shrunk.lines(&storm, broken)),
+            None => lines.push(format!("seed {seed} does no harm when it is run again")),
+        }
+    }
+    lines
 }
 
 /// What the environment asks to run again, if anything: storm, faults, and the rule that is broken in it.

@@ -112,7 +112,12 @@ impl World {
         if n.run != run || !wanted {
             return;
         }
-        if self.plan.both_dial && to < W && (n.live_link(Part::Replica).is_some() || n.dialling.is_some()) {
+        let live = n.live_link(Part::Replica).is_some_and(|live| {
+            // Its voter may not have been told yet that it is over.
+            let c = &self.connections[live];
+            !c.closed[c.end(from)]
+        });
+        if self.plan.both_dial && to < W && (live || n.dialling.is_some()) {
             // It is dialled again when that connection is over.
             return;
         }
