@@ -76,6 +76,11 @@ impl Sweep {
         }
     }
 
+    /// Seeds that were run.
+    pub(crate) fn runs(&self) -> u64 {
+        self.totals.values().map(|totals| totals.runs).sum::<u64>() + self.failures.len() as u64
+    }
+
     pub(crate) fn lines(&self) -> Vec<String> {
         self.totals
             .iter()
