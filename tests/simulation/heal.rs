@@ -139,9 +139,8 @@ fn usable(witness: &WitnessRecord, mine: &ReplicaRecord) -> bool {
 /// Whether the witness could vote for it.
 fn grants(witness: &WitnessRecord, mine: &ReplicaRecord) -> bool {
     let confirmed = witness.confirmed;
-    let same = confirmed
-        .to
-        .is_none_or(|leader| leader.node == mine.node && leader.incarnation == mine.incarnation);
+    let same =
+        confirmed.to.is_none_or(|leader| leader.node == mine.node && leader.incarnation == mine.incarnation);
     usable(witness, mine) && (same || mine.holds > confirmed.term)
 }
 

@@ -1,7 +1,8 @@
 //! Seeded storms over the shipped voters, with every invariant of the protocol checked after every step.
 
+mod cases;
 mod heal;
-mod health;
+mod leases;
 mod mutations;
 mod schedule;
 mod shrink;
@@ -10,8 +11,8 @@ mod sweep;
 #[allow(dead_code, reason = "shared with the scenarios, each uses a part")]
 mod world;
 
-use storm::run_as;
 use storm::Profile;
+use storm::run_as;
 use tiebreak::testing::Rules;
 
 const SEEDS_DEFAULT: u64 = 4_000;
@@ -24,7 +25,7 @@ fn number(variable: &str) -> Option<u64> {
 fn storms_break_no_invariant() {
     let seeds = number("TIEBREAK_SEEDS").unwrap_or(SEEDS_DEFAULT);
     let swept = sweep::sweep(0..seeds, None, Rules::KEPT, 5, &|_| {});
-    println!("{}", swept.lines().join("\n"));
+    println!("{}\n{} runs", swept.lines().join("\n"), swept.runs());
     for (what, times) in &swept.seen.0 {
         println!("{times:>9} {what}");
     }

@@ -8,8 +8,8 @@ use tiebreak::ids::{Position, Term};
 use tiebreak::message::{Request, Standing};
 use tiebreak::testing::{Input, Right, RoleView, Rule, Rules};
 
-use crate::sweep::guard;
 use crate::storm::{Profile, run_as};
+use crate::sweep::guard;
 use crate::world::net::Packet;
 use crate::world::{A, B, Birth, MS, Plan, V, W, World};
 

@@ -191,7 +191,8 @@ impl Draw {
         }
         if dice.per_mille(chances.way) {
             // Mostly quick, sometimes up to 5 s.
-            let high = [5 * MS, lease / 4, lease, 5_000 * MS][usize::try_from(dice.between(0, 3)).expect("small")];
+            let high =
+                [5 * MS, lease / 4, lease, 5_000 * MS][usize::try_from(dice.between(0, 3)).expect("small")];
             let (low, loss_per_mille) = (dice.between(0, high / 2), dice.between(0, 4) * 100);
             self.put(Fault::Way { from, to, low, high, loss_per_mille });
         }
@@ -203,7 +204,8 @@ impl Draw {
 
     /// Pauses of any length, from far below a lease to a hundred of them.
     fn stops(&mut self, chances: Weather, dice: &mut Dice, node: usize, lease: u64) {
-        for (chance, fault) in [(chances.pause, Fault::Pause(node)), (chances.suspend, Fault::Suspend(node))] {
+        for (chance, fault) in [(chances.pause, Fault::Pause(node)), (chances.suspend, Fault::Suspend(node))]
+        {
             if dice.per_mille(chance) {
                 self.put(fault);
                 let span = lease / 64 << dice.between(0, 9);

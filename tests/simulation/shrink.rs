@@ -92,12 +92,7 @@ impl Shrunk {
 }
 
 /// The line that runs it again.
-pub(crate) fn reproduce(
-    seed: u64,
-    profile: Profile,
-    kept: Option<&[usize]>,
-    broken: Option<Rule>,
-) -> String {
+pub(crate) fn reproduce(seed: u64, profile: Profile, kept: Option<&[usize]>, broken: Option<Rule>) -> String {
     let mut line = format!("TIEBREAK_SEED={seed} TIEBREAK_PROFILE={profile:?}");
     if let Some(kept) = kept {
         let list: Vec<String> = kept.iter().map(ToString::to_string).collect();

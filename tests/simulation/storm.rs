@@ -163,6 +163,7 @@ fn plan(profile: Profile, rules: Rules, dice: &mut Dice) -> Plan {
     plan.idle = dice.between(d / 4, 3 * d);
     plan.redial = (10 * MS, dice.between(50, 500) * MS);
     plan.late_per_mille = dice.between(0, 900);
+    plan.command_lag = choice(dice, &[0, 5, 50]) * MS;
     plan.write_per_mille = choice(dice, &[400, 400, 100, 2]);
     plan.read_per_mille = 100;
     for rate in &mut plan.rates_ppm {

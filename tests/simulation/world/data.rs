@@ -109,6 +109,8 @@ pub(crate) struct Data {
     pub(crate) shy: bool,
     /// A resync wipes everything and copies from the start, as a base backup does.
     pub(crate) wipes: bool,
+    /// It makes so many entries durable at once, and takes so many nanoseconds for that, as a base copy would.
+    pub(crate) pace: Option<(usize, u64)>,
     /// How much longer than usual it waits for its peer, in nanoseconds.
     pub(crate) slack: u64,
 }
@@ -287,7 +289,8 @@ impl Data {
         }
         if !self.stuck && !self.syncing && self.durable < self.log.len() {
             self.syncing = true;
-            acts.push(Act::Sync(self.log.len()));
+            let most = self.pace.map_or(self.log.len(), |(entries, _)| self.durable + entries);
+            acts.push(Act::Sync(most.min(self.log.len())));
         }
         acts
     }

@@ -34,7 +34,10 @@ impl History {
         self.served += 1;
         self.newest = self.newest.max(upto);
         if upto < reading.floor {
-            return Err(format!("6: a read at {name} returns {upto} writes; {} were safe before", reading.floor));
+            return Err(format!(
+                "6: a read at {name} returns {upto} writes; {} were safe before",
+                reading.floor
+            ));
         }
         Ok(())
     }

@@ -66,6 +66,7 @@ enum Event {
     Lost { node: usize, connection: usize },
     Idle { from: usize, to: usize, cuts: u64 },
     Silent { node: usize, pauses: u64 },
+    Command { node: usize, run: u64, command: usize },
     Read { node: usize, run: u64, reading: Reading },
     Beat,
 }
@@ -85,6 +86,8 @@ pub(crate) struct World {
     pub(crate) connections: Vec<Connection>,
     packets: Vec<Option<Packet>>,
     free: Vec<usize>,
+    /// Commands on their way from the data layer to its voter.
+    commands: Vec<Option<Input>>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     scheduled: u64,
     pub(crate) steps: u64,
@@ -164,6 +167,7 @@ impl World {
             }],
             packets: Vec::new(),
             free: Vec::new(),
+            commands: Vec::new(),
             events: BinaryHeap::new(),
             scheduled: 0,
             steps: 0,
@@ -278,6 +282,11 @@ impl World {
                 }
             }
             Event::Silent { node, pauses } => self.silent(node, pauses),
+            Event::Command { node, run, command } => {
+                if let (Some(input), true) = (self.commands[command].take(), self.nodes[node].run == run) {
+                    self.command(node, input);
+                }
+            }
             Event::Read { node, run, reading } => {
                 if self.nodes[node].run == run {
                     self.nodes[node].queue.push_back(Work::Read(reading));

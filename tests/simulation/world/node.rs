@@ -87,6 +87,11 @@ impl Node {
         self.clock.shows(at)
     }
 
+    /// The true time at which its clock shows this.
+    pub(crate) fn true_time(&self, moment: Moment) -> u64 {
+        self.clock.when(moment)
+    }
+
     pub(super) fn may_run(&self) -> bool {
         self.up && !self.paused && self.syncing.is_none()
     }

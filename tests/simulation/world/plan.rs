@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) redial: (u64, u64),
     /// Each replica dials the other; else only the first in the order of names does.
     pub(crate) both_dial: bool,
+    /// A command of the data layer reaches its voter after up to this long.
+    pub(crate) command_lag: u64,
     /// A message of a connection that is over arrives nevertheless.
     pub(crate) late_per_mille: u64,
     /// Data layers look around this often.
@@ -54,6 +56,7 @@ impl Plan {
             idle: 1500 * MS,
             redial: (100 * MS, 100 * MS),
             both_dial: false,
+            command_lag: 0,
             late_per_mille: 0,
             beat: 25 * MS,
             slack: 0,
