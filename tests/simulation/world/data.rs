@@ -134,8 +134,8 @@ impl Data {
     pub(crate) fn after_crash(&self) -> Data {
         let log = self.log[..self.durable].to_vec();
         let durable = self.durable;
-        let (shy, wipes, slack) = (self.shy, self.wipes, self.slack);
-        Data { log, durable, known: durable, shy, wipes, slack, ..Data::default() }
+        let Data { shy, wipes, slack, pace, .. } = *self;
+        Data { log, durable, known: durable, shy, wipes, slack, pace, ..Data::default() }
     }
 
     pub(crate) fn position(&self) -> Position {
