@@ -158,7 +158,7 @@ fn elected(
     let ahead = (mine.holds, position(me)) >= (theirs.holds, position(1 - me));
     let by_peer = match theirs.standing {
         Standing::Blank => false,
-        Standing::Member => !theirs.sole && ahead,
+        Standing::Member | Standing::Unvalidated => !theirs.sole && ahead,
         Standing::Resyncing(leader) => leader == mine.incarnation && ahead,
     };
     // A peer that is sole leads itself.

@@ -2,7 +2,7 @@
 
 use tiebreak::ids::Incarnation;
 use tiebreak::message::Record;
-use tiebreak::testing::{Input, Replica, Witness};
+use tiebreak::testing::{Input, Replica, Witness, WitnessSettings};
 
 use super::data::Data;
 use super::disks::{End, VoteDisk};
@@ -31,6 +31,8 @@ impl World {
         n.wake = u64::MAX;
         let local = n.clock(now);
         let same = found == n.disk;
+        let seed = n.dice.wide();
+        let strict_boot = self.plan.strict_boot;
         self.note(node, "starts");
         if !same {
             self.fail(Err(format!("4: {} finds {found:?} on its disk", super::NAMES[node])));
@@ -38,7 +40,8 @@ impl World {
         let n = &mut self.nodes[node];
         match found {
             Record::Replica(found) => {
-                let (replica, step) = Replica::start(local, found, n.data.position(), plan_settings, rules);
+                let (replica, step) =
+                    Replica::start(local, found, n.data.position(), plan_settings, seed, rules);
                 n.voter = Voter::Replica(Box::new(replica));
                 let asks = step.outputs.asks;
                 let view = Some(step.outputs.view);
@@ -46,7 +49,7 @@ impl World {
                 self.settle(node, step.record.map(Record::Replica), vec![release]);
             }
             Record::Witness(found) => {
-                let (witness, record) = Witness::start(found, rules);
+                let (witness, record) = Witness::start(local, found, WitnessSettings { strict_boot }, rules);
                 n.voter = Voter::Witness(Box::new(witness));
                 self.settle(node, Some(Record::Witness(record)), Vec::new());
             }

@@ -184,13 +184,19 @@ impl World {
         if self.nodes[to].dialling == Some(connection) {
             self.nodes[to].dialling = None;
         }
-        let refused = matches!(packet, Packet::Answer { reply: Reply::Refused(_), .. });
-        let peer = self.connections[connection].other(to) < W;
+        let by = if self.connections[connection].other(to) >= W { Part::Witness } else { Part::Replica };
         let other_is_used = self.nodes[to].live_link(Part::Replica).is_some() && to != A;
-        if self.plan.both_dial && (refused || (peer && other_is_used)) {
-            if matches!(packet, Packet::Answer { reply: Reply::Refused(Refusal::Crossing), .. }) {
-                self.seen.note("refused: crossing");
+        if let Packet::Answer { sender, reply: Reply::Refused(refusal) } = packet {
+            if *refusal != Refusal::Crossing {
+                let input = Input::NotGreeted { by, node: sender.voter.node, refusal: *refusal };
+                self.nodes[to].queue.push_back(Work::Input(input));
             }
+            if self.plan.both_dial {
+                self.break_connection(connection);
+            }
+            return false;
+        }
+        if self.plan.both_dial && by == Part::Replica && other_is_used {
             self.break_connection(connection);
             return false;
         }

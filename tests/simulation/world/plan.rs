@@ -29,6 +29,8 @@ pub(crate) struct Plan {
     pub(crate) both_dial: bool,
     /// A command of the data layer reaches its voter after up to this long.
     pub(crate) command_lag: u64,
+    /// Witnesses grant nothing after a start until a leader has validated them.
+    pub(crate) strict_boot: bool,
     /// A message of a connection that is over arrives nevertheless.
     pub(crate) late_per_mille: u64,
     /// Data layers look around this often.
@@ -57,6 +59,7 @@ impl Plan {
             redial: (100 * MS, 100 * MS),
             both_dial: false,
             command_lag: 0,
+            strict_boot: false,
             late_per_mille: 0,
             beat: 25 * MS,
             slack: 0,

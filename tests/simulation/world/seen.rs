@@ -47,6 +47,7 @@ fn asked(request: &Request) -> &'static str {
         Request::Admit { solo: true, .. } => "ask: admit, confirmed",
         Request::Admit { .. } => "ask: admit",
         Request::Validate { .. } => "ask: validate",
+        Request::Vouch { .. } => "ask: vouch",
         Request::Status => "ask: status",
     }
 }
@@ -64,6 +65,7 @@ fn answered(reply: &Reply) -> &'static str {
         Reply::Adopted { .. } => "answer: adopted",
         Reply::Admitted { .. } => "answer: admitted",
         Reply::Validated { .. } => "answer: validated",
+        Reply::Vouched { .. } => "answer: vouched",
         Reply::Status(_) => "answer: status",
         Reply::Refused(_) | Reply::Versions { .. } => "answer: other",
     }
@@ -85,6 +87,10 @@ fn refused(refusal: &Refusal) -> &'static str {
         Refusal::Void => "refused: void",
         Refusal::NotLeader { .. } => "refused: not leader",
         Refusal::Crossing => "refused: crossing",
+        Refusal::Restored { .. } => "refused: restored",
+        Refusal::Copied { .. } => "refused: copied",
+        Refusal::Banned { .. } => "refused: banned",
+        Refusal::Unvalidated => "refused: unvalidated",
         _ => "refused: other",
     }
 }
@@ -112,7 +118,7 @@ pub(super) fn role(seen: &mut Seen, before: Option<&View>, now: &View) {
             Standing::Blank => "starts blank",
             Standing::Resyncing(_) => "starts resyncing",
             Standing::Member if now.sole => "starts sole",
-            Standing::Member => "starts as a member",
+            Standing::Member | Standing::Unvalidated => "starts as a member",
         });
     };
     let rank = |view: &View| match view.role {

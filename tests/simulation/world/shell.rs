@@ -2,7 +2,7 @@
 //! justifies; it shows views to the data layer and does what that wants.
 
 use tiebreak::message::{Part, Record, Refusal, Reply, Request};
-use tiebreak::testing::{Input, Rule, View};
+use tiebreak::testing::{Call, Input, Rule, View};
 use tiebreak::time::Moment;
 
 use super::data::Act;
@@ -11,7 +11,7 @@ use super::history::Reading;
 use super::net::{Packet, link};
 use super::node::{Node, Release, Voter, Work};
 use super::oracle::{Oracle, Shown};
-use super::{Event, MS, NAMES, World, seen};
+use super::{Event, MS, NAMES, W, World, seen};
 
 impl World {
     /// Handles what is queued, unless a sync is under way: that is waited for, and then everything that came
@@ -42,16 +42,22 @@ impl World {
     fn handle(&mut self, node: usize, work: Work) -> (Option<Record>, Option<Release>) {
         let now = self.nodes[node].clock(self.now);
         let crosses = self.crosses(node);
+        let greeting = match &work {
+            Work::SayHello { connection } if self.connections[*connection].other(node) >= W => Part::Witness,
+            _ => Part::Replica,
+        };
         let n = &mut self.nodes[node];
         match (&mut n.voter, work) {
             (Voter::Witness(witness), Work::Requested { connection, sender, request }) => {
-                let step = witness.handle(now, &sender, &request);
+                let fresh = n.dice.wide();
+                let call = Call { link: link(connection), from: sender, request, fresh };
+                let step = witness.handle(now, &call);
                 let answer = Some((connection, step.reply));
                 let release = Release { answer, ..Release::nothing(step.sender) };
                 (step.record.map(Record::Witness), Some(release))
             }
             (Voter::Replica(replica), Work::SayHello { connection }) => {
-                let hello = Some((connection, replica.hello()));
+                let hello = Some((connection, replica.ballot().hello(greeting)));
                 (None, Some(Release { hello, ..Release::nothing(replica.ballot().sender()) }))
             }
             (Voter::Replica(replica), Work::Input(Input::Asked { link, request: Request::Hello(_), .. }))
