@@ -2,7 +2,7 @@
 //! pair has to come together, and then nothing may change any more (invariant 7). Where nobody may lead, and only an
 //! operator could help, that is worked out from what lies on the disks.
 
-use tiebreak::message::{ReplicaRecord, Standing, WitnessRecord};
+use tiebreak::message::{Kind, ReplicaRecord, Standing, WitnessRecord};
 use tiebreak::testing::Right;
 
 use crate::world::{A, B, MS, V, W, World};
@@ -32,7 +32,9 @@ pub(crate) fn heal(world: &mut World, lease: u64) -> bool {
     world.plan.write_per_mille = 400;
     let before = world.oracle.acknowledged.len();
     let bound = lease * 40 + stragglers;
-    let served = world.run_while(bound, |w| w.serves().is_none() || w.oracle.acknowledged.len() == before);
+    let served = world.run_while(bound, |w| {
+        w.serves().is_none() || (w.plan.kind == Kind::Replicated && w.oracle.acknowledged.len() == before)
+    });
     if !served {
         world.fail(Err("7: nobody serves within 40 leases after the last fault".into()));
         return true;
@@ -118,9 +120,11 @@ fn demand(world: &World) -> Demand {
     let may_go_alone = world.plan.settings.solo_after.is_some();
     for (me, peer) in [(A, B), (B, A)] {
         let (mine, theirs) = (replica(me), replica(peer));
-        let confirms = grants(witness, mine) && may_go_alone;
+        // One that has to be validated first may wait for a leader that waits for it.
+        let grants = |mine| grants(witness, mine) && !world.plan.strict_boot;
+        let confirms = grants(mine) && may_go_alone;
         let peer_blank = theirs.standing == Standing::Blank;
-        let lead = mine.sole || elected(world, me, mine, theirs, witness);
+        let lead = mine.sole || elected(world, me, mine, theirs, grants(mine));
         if !lead || !(mine.sole || !peer_blank || confirms) {
             continue;
         }
@@ -144,13 +148,7 @@ fn grants(witness: &WitnessRecord, mine: &ReplicaRecord) -> bool {
     usable(witness, mine) && (same || mine.holds > confirmed.term)
 }
 
-fn elected(
-    world: &World,
-    me: usize,
-    mine: &ReplicaRecord,
-    theirs: &ReplicaRecord,
-    witness: &WitnessRecord,
-) -> bool {
+fn elected(world: &World, me: usize, mine: &ReplicaRecord, theirs: &ReplicaRecord, by_witness: bool) -> bool {
     if mine.standing != Standing::Member || mine.holds.0 == 0 {
         return false;
     }
@@ -162,5 +160,5 @@ fn elected(
         Standing::Resyncing(leader) => leader == mine.incarnation && ahead,
     };
     // A peer that is sole leads itself.
-    by_peer || (grants(witness, mine) && !theirs.sole)
+    by_peer || (by_witness && !theirs.sole)
 }

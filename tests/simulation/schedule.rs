@@ -39,6 +39,10 @@ pub(crate) enum Fault {
     UseWitness(usize, usize),
     /// The clock runs at another rate from now on, in parts per million.
     ClockRate(usize, i64),
+    /// An image of the machine is kept.
+    TakeImage(usize),
+    /// The machine is restored from its image, while the others are in reach.
+    Restore(usize),
 }
 
 /// A fault and its time.
@@ -91,7 +95,36 @@ pub(crate) fn apply(world: &mut World, fault: Fault) {
             world.start(V);
             world.use_witness(replica, witness);
         }
+        Fault::TakeImage(node) => world.take_image(node),
+        Fault::Restore(node) => restore(world, node),
         Fault::ClockRate(node, rate) => world.change_rate(node, rate),
+    }
+}
+
+/// A restored state can only be found out by a voter that is reached. So the others are there, for as long as it takes,
+/// and then it has to have been found out, if one of them remembers more.
+fn restore(world: &mut World, node: usize) {
+    for other in [A, B, W] {
+        world.resume(other);
+        world.heal_both(node, other);
+        if other != node {
+            world.start(other);
+        }
+    }
+    let lease = u64::try_from(world.plan.settings.lease.as_nanos()).expect("leases are short");
+    // Whatever was on its way is there by then.
+    world.run_for(lease);
+    let before = world.nodes[node].id();
+    let known = world.restore(node);
+    let image = world.nodes[node].id();
+    world.run_for(lease * 2);
+    if known && world.nodes[node].up && world.nodes[node].id() == image {
+        world.fail(Err(format!(
+            "4: {image} was restored to an old image, and nobody who remembers it says so"
+        )));
+    }
+    if known && before == image {
+        world.seen.note("a restored image was found out");
     }
 }
 
@@ -116,6 +149,8 @@ pub(crate) struct Weather {
     pub(crate) replace_witness: u64,
     pub(crate) way: u64,
     pub(crate) clock: u64,
+    pub(crate) image: u64,
+    pub(crate) restore: u64,
 }
 
 /// Draws a schedule. Its last entry is before the end that comes with it.
@@ -188,6 +223,12 @@ impl Draw {
         if dice.per_mille(chances.replace_witness) {
             self.witness[replica] = if self.witness[replica] == W { V } else { W };
             self.put(Fault::UseWitness(replica, self.witness[replica]));
+        }
+        if dice.per_mille(chances.image) {
+            self.put(Fault::TakeImage(node));
+        }
+        if dice.per_mille(chances.restore) {
+            self.put(Fault::Restore(node));
         }
         if dice.per_mille(chances.way) {
             // Mostly quick, sometimes up to 5 s.

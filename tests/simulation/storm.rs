@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use tiebreak::ids::Term;
+use tiebreak::message::Kind;
 use tiebreak::testing::{Alone, Rules, Settings};
 
 use crate::heal::heal;
@@ -35,11 +36,17 @@ pub(crate) enum Profile {
     Suspended,
     /// Syncs that fail, disks that are full, power that is cut.
     BadDisk,
+    /// Witnesses that have to be validated after each start.
+    Strict,
+    /// Machines that are restored from old images.
+    Restored,
+    /// A cluster without data, in which the witness promises leases.
+    Leadership,
     Everything,
 }
 
 impl Profile {
-    pub(crate) const ALL: [Profile; 16] = [
+    pub(crate) const ALL: [Profile; 19] = [
         Profile::Calm,
         Profile::Lossy,
         Profile::Flapping,
@@ -55,6 +62,9 @@ impl Profile {
         Profile::Skewed,
         Profile::Suspended,
         Profile::BadDisk,
+        Profile::Strict,
+        Profile::Restored,
+        Profile::Leadership,
         Profile::Everything,
     ];
 
@@ -87,6 +97,20 @@ fn weather(profile: Profile) -> Weather {
         Profile::Skewed => Weather { clock: 100, one_way: 30, cut: 30, pause: 20, way: 20, resume: 300, ..w },
         Profile::Suspended => Weather { suspend: 60, cut: 20, crash: 5, ..w },
         Profile::BadDisk => Weather { bad_sync: 40, full: 20, crash: 40, cut: 20, ..w },
+        Profile::Strict => Weather { crash: 60, cut: 20, ..w },
+        Profile::Restored => Weather { image: 60, restore: 12, cut: 30, crash: 15, ..w },
+        Profile::Leadership => Weather {
+            cut: 30,
+            one_way: 20,
+            crash: 40,
+            pause: 30,
+            suspend: 10,
+            resign: 20,
+            way: 20,
+            clock: 20,
+            break_link: 10,
+            ..w
+        },
         Profile::Everything => Weather {
             cut: 30,
             one_way: 20,
@@ -189,6 +213,9 @@ fn plan(profile: Profile, rules: Rules, dice: &mut Dice) -> Plan {
             plan.rates_ppm[fast] = 10_000;
             plan.rates_ppm[1 - fast] = -10_000;
         }
+        Profile::Strict => plan.strict_boot = true,
+        Profile::Restored => plan.strict_boot = dice.per_mille(500),
+        Profile::Leadership => plan.kind = Kind::Leadership,
         Profile::Everything => {
             plan.edge.loss_per_mille = dice.between(0, 100);
             plan.edge.twice_per_mille = 30;

@@ -109,6 +109,8 @@ pub(crate) struct Data {
     pub(crate) shy: bool,
     /// A resync wipes everything and copies from the start, as a base backup does.
     pub(crate) wipes: bool,
+    /// A leadership cluster protects no data: there is only a service to stop.
+    pub(crate) none: bool,
     /// It makes so many entries durable at once, and takes so many nanoseconds for that, as a base copy would.
     pub(crate) pace: Option<(usize, u64)>,
     /// How much longer than usual it waits for its peer, in nanoseconds.
@@ -125,17 +127,22 @@ fn later(now: Moment, nanos: u64) -> Moment {
 }
 
 impl Data {
+    /// What is there before anything was written.
+    pub(crate) fn empty(slack: u64, none: bool) -> Data {
+        Data { slack, none, ..Data::default() }
+    }
+
     /// A new disk.
-    pub(crate) fn empty(slack: u64, wipes: bool) -> Data {
-        Data { slack, wipes, ..Data::default() }
+    pub(crate) fn lost(&self) -> Data {
+        Data { log: Vec::new(), durable: 0, ..self.clone() }.after_crash()
     }
 
     /// What a crash leaves.
     pub(crate) fn after_crash(&self) -> Data {
         let log = self.log[..self.durable].to_vec();
         let durable = self.durable;
-        let Data { shy, wipes, slack, pace, .. } = *self;
-        Data { log, durable, known: durable, shy, wipes, slack, pace, ..Data::default() }
+        let Data { shy, wipes, slack, pace, none, .. } = *self;
+        Data { log, durable, known: durable, shy, wipes, slack, pace, none, ..Data::default() }
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -153,7 +160,7 @@ impl Data {
             return false;
         };
         let acts = acts_until.is_some_and(|until| now < until);
-        if !acts || resigning || self.marked != token.term() {
+        if !acts || resigning || self.none || self.marked != token.term() {
             return false;
         }
         self.log.push(Entry { term: token.term(), value });
@@ -273,6 +280,13 @@ impl Data {
     /// What is to be done now. The drain rule: call again until it is empty.
     pub(crate) fn poll(&mut self, view: &View, now: Moment) -> Vec<Act> {
         let mut acts = Vec::new();
+        if self.none {
+            match view.role {
+                RoleView::Leader { resigning: true, .. } => self.hand_over(now, 0, &mut acts),
+                _ => self.leads_no_more(),
+            }
+            return acts;
+        }
         match view.role {
             RoleView::Leader { .. } => {
                 self.copying = None;

@@ -1,7 +1,7 @@
 //! Everything that can happen to machines, processes, disks and links; and the commands of a data layer or operator.
 
 use tiebreak::ids::Incarnation;
-use tiebreak::message::Record;
+use tiebreak::message::{Record, Remembered};
 use tiebreak::testing::{Input, Replica, Witness, WitnessSettings};
 
 use super::data::Data;
@@ -183,9 +183,59 @@ impl World {
             Record::Gate(gate) => Record::Gate(*gate),
         };
         n.votes = VoteDisk::new(&n.disk);
-        n.data = Data::empty(n.data.slack, n.data.wipes);
+        n.data = n.data.lost();
         self.lives += 1;
         self.note(node, "lost its disk");
+    }
+}
+
+/// What a machine's disk held at some moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Image {
+    record: Record,
+    data: Data,
+}
+
+// Images.
+impl World {
+    /// Keeps an image of the whole machine.
+    pub(crate) fn take_image(&mut self, node: usize) {
+        let n = &self.nodes[node];
+        self.images[node] = Some(Image { record: n.disk, data: n.data.after_crash() });
+    }
+
+    /// The machine is restored from its image and starts. Whether one of the others is known to remember more of it
+    /// than the image knows: it has to be found out then.
+    pub(crate) fn restore(&mut self, node: usize) -> bool {
+        let Some(image) = self.images[node].clone() else {
+            return false;
+        };
+        self.crash(node);
+        self.note(node, "is restored from an image");
+        let n = &mut self.nodes[node];
+        n.disk = image.record;
+        n.votes = VoteDisk::new(&n.disk);
+        n.data = image.data;
+        let known = [A, B, W].into_iter().any(|other| other != node && self.remembers_more(other, node));
+        self.start(node);
+        known
+    }
+
+    fn remembers_more(&self, other: usize, of: usize) -> bool {
+        let (who, boot, term) = match &self.nodes[of].disk {
+            Record::Replica(r) => (self.nodes[of].id(), r.boot, r.term),
+            Record::Witness(w) => (self.nodes[of].id(), w.boot, w.promised.term),
+            Record::Gate(_) => return false,
+        };
+        let remembers = match &self.nodes[other].disk {
+            Record::Replica(r) => r.remembers,
+            Record::Witness(w) => w.remembers,
+            Record::Gate(_) => return false,
+        };
+        // The start after the restoration counts one more.
+        let more =
+            |known: &Remembered| known.voter == who && (known.boot.0 > boot.0 + 1 || known.term > term);
+        self.nodes[other].up && remembers.iter().flatten().any(more)
     }
 }
 

@@ -28,11 +28,13 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tiebreak::ids::{ClusterId, Incarnation, VoterId};
+use tiebreak::message::Kind;
 use tiebreak::testing::{Input, Right, RoleView};
 
 use clocks::Clock;
 use dice::Dice;
 use disks::VoteDisk;
+use faults::Image;
 use history::{History, Reading};
 use net::{Connection, Edge, Packet};
 use node::{Node, Voter, Work};
@@ -102,6 +104,8 @@ pub(crate) struct World {
     next_value: u32,
     /// Disks that were lost.
     pub(crate) lives: u32,
+    /// What is kept of each machine.
+    images: [Option<Image>; 4],
     /// The longest delay that any way ever had.
     pub(crate) slowest: u64,
 }
@@ -135,7 +139,7 @@ impl World {
                 synced_meanwhile: false,
                 held: Vec::new(),
                 shown: None,
-                data: plan::birth_data(birth, index, plan.slack),
+                data: plan::birth_data(birth, index, &plan),
                 wake: u64::MAX,
                 data_run: 0,
                 witness: W,
@@ -181,6 +185,7 @@ impl World {
             held_back: Vec::new(),
             next_value: 0,
             lives: 0,
+            images: [None, None, None, None],
             slowest: 0,
         };
         world.slowest = world.plan.edge.high;
@@ -365,9 +370,12 @@ impl World {
         [A, B].into_iter().find(|node| self.shown(*node).is_some_and(|shown| shown.acts.is_some()))
     }
 
-    /// The replica that acts, has everything and may acknowledge.
+    /// The replica that acts, has everything and may acknowledge; without data, the one that acts.
     pub(crate) fn serves(&self) -> Option<usize> {
         let node = self.actor()?;
+        if self.plan.kind == Kind::Leadership {
+            return Some(node);
+        }
         self.shown(node)?.reads.map(|_| node)
     }
 

@@ -29,6 +29,7 @@ pub(crate) struct Plan {
     pub(crate) both_dial: bool,
     /// A command of the data layer reaches its voter after up to this long.
     pub(crate) command_lag: u64,
+    pub(crate) kind: Kind,
     /// Witnesses grant nothing after a start until a leader has validated them.
     pub(crate) strict_boot: bool,
     /// A message of a connection that is over arrives nevertheless.
@@ -59,6 +60,7 @@ impl Plan {
             redial: (100 * MS, 100 * MS),
             both_dial: false,
             command_lag: 0,
+            kind: Kind::Replicated,
             strict_boot: false,
             late_per_mille: 0,
             beat: 25 * MS,
@@ -86,7 +88,7 @@ pub(super) fn birth_records(
     plan: &Plan,
 ) -> Vec<Record> {
     let name = "demo".parse().expect("a valid name");
-    let kind = Kind::Replicated;
+    let kind = plan.kind;
     let node = |index: usize| -> NodeId { NAMES[index].parse().expect("a valid name") };
     let blank_witness = |index: usize| Witness::blank(node(index), name, lives[index]);
     let blank = |index: usize| Replica::blank(node(index), name, kind, lives[index]);
@@ -108,7 +110,9 @@ pub(super) fn birth_records(
             };
             let witness = WitnessRecord {
                 cluster,
+                kind,
                 standing: Standing::Member,
+                longest_lease: tiebreak::time::Millis::ceil(plan.settings.lease),
                 promised: Word { term: first, to: Some(leader) },
                 confirmed: Word { term: Term(0), to: Some(leader) },
                 ..blank_witness(W)
@@ -119,9 +123,10 @@ pub(super) fn birth_records(
     vec![Record::Replica(a), Record::Replica(b), Record::Witness(w), Record::Witness(blank_witness(V))]
 }
 
-pub(super) fn birth_data(birth: Birth, index: usize, slack: u64) -> Data {
-    let mut data = Data::empty(slack, false);
-    if birth == Birth::New && index == A {
+pub(super) fn birth_data(birth: Birth, index: usize, plan: &Plan) -> Data {
+    let none = plan.kind == Kind::Leadership;
+    let mut data = Data::empty(plan.slack, none);
+    if birth == Birth::New && index == A && !none {
         data.log = vec![Entry { term: Term(1), value: 0 }];
         data.durable = 1;
     }
