@@ -56,3 +56,15 @@ fn the_same_seed_makes_the_same_run() {
     }
     assert_ne!(run_as(1, Profile::Lossy, Rules::KEPT).trace, run_as(2, Profile::Lossy, Rules::KEPT).trace);
 }
+
+#[test]
+#[ignore = "temporary"]
+fn one() {
+    let profile = Profile::named(&std::env::var("P").unwrap()).unwrap();
+    let swept = sweep::sweep(0..number("N").unwrap(), Some(profile), Rules::KEPT, 5, &|_| {});
+    println!("{}\n{} runs", swept.lines().join("\n"), swept.runs());
+    for (what, times) in &swept.seen.0 {
+        println!("{times:>9} {what}");
+    }
+    println!("{}", shrink::explain(&swept.failures, Rules::KEPT, None).join("\n"));
+}

@@ -114,18 +114,17 @@ fn restore(world: &mut World, node: usize) {
     let lease = u64::try_from(world.plan.settings.lease.as_nanos()).expect("leases are short");
     // Whatever was on its way is there by then.
     world.run_for(lease);
-    let before = world.nodes[node].id();
     let known = world.restore(node);
+    if known.is_empty() {
+        return;
+    }
     let image = world.nodes[node].id();
-    world.run_for(lease * 2);
-    if known && world.nodes[node].up && world.nodes[node].id() == image {
-        world.fail(Err(format!(
-            "4: {image} was restored to an old image, and nobody who remembers it says so"
-        )));
+    world.run_for(lease * 2 + 2_000 * MS);
+    let found_out = world.nodes[node].id() != image;
+    if !found_out && world.linked_to(node, &known) {
+        world.fail(Err(format!("4: the restored {image} has a link to one who remembers more of it")));
     }
-    if known && before == image {
-        world.seen.note("a restored image was found out");
-    }
+    world.seen.note(if found_out { "a restored image became blank" } else { "a restored image was refused" });
 }
 
 /// Chances of each fault, per mille and turn.

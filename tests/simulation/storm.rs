@@ -98,7 +98,7 @@ fn weather(profile: Profile) -> Weather {
         Profile::Suspended => Weather { suspend: 60, cut: 20, crash: 5, ..w },
         Profile::BadDisk => Weather { bad_sync: 40, full: 20, crash: 40, cut: 20, ..w },
         Profile::Strict => Weather { crash: 60, cut: 20, ..w },
-        Profile::Restored => Weather { image: 60, restore: 12, cut: 30, crash: 15, ..w },
+        Profile::Restored => Weather { image: 30, restore: 20, break_link: 30, cut: 30, crash: 30, ..w },
         Profile::Leadership => Weather {
             cut: 30,
             one_way: 20,

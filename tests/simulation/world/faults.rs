@@ -1,7 +1,7 @@
 //! Everything that can happen to machines, processes, disks and links; and the commands of a data layer or operator.
 
-use tiebreak::ids::Incarnation;
-use tiebreak::message::{Record, Remembered};
+use tiebreak::ids::{Incarnation, VoterId};
+use tiebreak::message::{Ratchet, Record, Remembered};
 use tiebreak::testing::{Input, Replica, Witness, WitnessSettings};
 
 use super::data::Data;
@@ -112,7 +112,7 @@ impl World {
         self.break_all(node);
     }
 
-    fn break_all(&mut self, node: usize) {
+    pub(super) fn break_all(&mut self, node: usize) {
         for connection in 0..self.connections.len() {
             let c = &self.connections[connection];
             if c.ends.contains(&node) && !c.broken {
@@ -204,27 +204,49 @@ impl World {
         self.images[node] = Some(Image { record: n.disk, data: n.data.after_crash() });
     }
 
-    /// The machine is restored from its image and starts. Whether one of the others is known to remember more of it
-    /// than the image knows: it has to be found out then.
-    pub(crate) fn restore(&mut self, node: usize) -> bool {
+    /// The machine is restored from its image and starts, if one of the others is known to remember more of it than
+    /// the image knows: then it has to be found out. (Where nobody remembers, nobody can know.)
+    /// Who remembers more.
+    pub(crate) fn restore(&mut self, node: usize) -> Vec<usize> {
         let Some(image) = self.images[node].clone() else {
-            return false;
+            return Vec::new();
         };
+        let known = |other: &usize| *other != node && self.remembers_more(*other, &image.record);
+        let known: Vec<usize> = [A, B, W].into_iter().filter(known).collect();
+        if known.is_empty() {
+            return known;
+        }
         self.crash(node);
         self.note(node, "is restored from an image");
         let n = &mut self.nodes[node];
         n.disk = image.record;
         n.votes = VoteDisk::new(&n.disk);
         n.data = image.data;
-        let known = [A, B, W].into_iter().any(|other| other != node && self.remembers_more(other, node));
         self.start(node);
         known
     }
 
-    fn remembers_more(&self, other: usize, of: usize) -> bool {
-        let (who, boot, term) = match &self.nodes[of].disk {
-            Record::Replica(r) => (self.nodes[of].id(), r.boot, r.term),
-            Record::Witness(w) => (self.nodes[of].id(), w.boot, w.promised.term),
+    /// Whether it has a link to one of these.
+    pub(crate) fn linked_to(&self, node: usize, others: &[usize]) -> bool {
+        let linked = |other: &usize| match (self.nodes[node].replica(), self.nodes[*other].replica()) {
+            (Some(replica), _) => {
+                let links = [replica.ballot().peer(), replica.ballot().witness()];
+                links.into_iter().flatten().any(|link| link.who == self.nodes[*other].id())
+            }
+            (None, Some(replica)) => {
+                replica.ballot().witness().is_some_and(|link| link.who == self.nodes[node].id())
+            }
+            _ => false,
+        };
+        others.iter().any(linked)
+    }
+
+    /// Whether a node that runs has heard more starts, terms or links of it than this image knows of.
+    fn remembers_more(&self, other: usize, image: &Record) -> bool {
+        let me = self.nodes[other].id();
+        let (who, boot, term, links) = match image {
+            Record::Replica(r) => (r.incarnation, r.boot, r.term, links_with(&r.remembers, me)),
+            Record::Witness(w) => (w.incarnation, w.boot, w.promised.term, links_with(&w.remembers, me)),
             Record::Gate(_) => return false,
         };
         let remembers = match &self.nodes[other].disk {
@@ -233,10 +255,20 @@ impl World {
             Record::Gate(_) => return false,
         };
         // The start after the restoration counts one more.
-        let more =
-            |known: &Remembered| known.voter == who && (known.boot.0 > boot.0 + 1 || known.term > term);
+        let more = |known: &Remembered| {
+            known.voter.incarnation == who
+                && (known.boot.0 > boot.0 + 1
+                    || known.term > term
+                    || Ratchet::links(known.ratchet.current) > links)
+        };
         self.nodes[other].up && remembers.iter().flatten().any(more)
     }
+}
+
+/// How many links it has had with that voter at most.
+fn links_with(remembers: &[Option<Remembered>; 2], other: VoterId) -> u32 {
+    let known = remembers.iter().flatten().find(|known| known.voter == other);
+    known.map_or(0, |known| Ratchet::links(known.ratchet.current).max(Ratchet::links(known.ratchet.pending)))
 }
 
 // Operators and data layers.

@@ -165,8 +165,10 @@ impl World {
         }
         if node < W {
             self.nodes[node].queue.push_back(Work::Input(Input::LinkDown(link(connection))));
-            self.work(node);
+        } else {
+            self.nodes[node].queue.push_back(Work::Over { connection });
         }
+        self.work(node);
         if dialled || (node < W && other < W && self.plan.both_dial) {
             let to = if other >= W { self.nodes[node].witness } else { other };
             self.dial_later(node, to, run);

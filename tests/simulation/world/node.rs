@@ -17,10 +17,24 @@ use super::history::Reading;
 #[derive(Clone, Debug)]
 pub(super) enum Work {
     Input(Input),
-    Requested { connection: usize, sender: Sender, request: Request },
-    Data { connection: usize, term: Term, body: Body },
-    SayHello { connection: usize },
+    Requested {
+        connection: usize,
+        sender: Sender,
+        request: Request,
+    },
+    Data {
+        connection: usize,
+        term: Term,
+        body: Body,
+    },
+    SayHello {
+        connection: usize,
+    },
     Read(Reading),
+    /// A connection of a witness is over.
+    Over {
+        connection: usize,
+    },
 }
 
 /// What leaves a process once its record is durable.

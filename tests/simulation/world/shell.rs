@@ -56,6 +56,10 @@ impl World {
                 let release = Release { answer, ..Release::nothing(step.sender) };
                 (step.record.map(Record::Witness), Some(release))
             }
+            (Voter::Witness(witness), Work::Over { connection }) => {
+                witness.link_down(link(connection));
+                (None, None)
+            }
             (Voter::Replica(replica), Work::SayHello { connection }) => {
                 let hello = Some((connection, replica.ballot().hello(greeting)));
                 (None, Some(Release { hello, ..Release::nothing(replica.ballot().sender()) }))
@@ -157,7 +161,12 @@ impl World {
 
     pub(super) fn write_disk(&mut self, node: usize, record: Record) {
         let verdict = Oracle::recorded(&self.nodes[node].disk, &record);
+        let before = self.nodes[node].id();
         self.nodes[node].disk = record;
+        if self.nodes[node].up && self.nodes[node].id() != before {
+            // It begins again as blank, on new connections.
+            self.break_all(node);
+        }
         self.fail(verdict);
     }
 
