@@ -66,5 +66,7 @@ fn one() {
     for (what, times) in &swept.seen.0 {
         println!("{times:>9} {what}");
     }
-    println!("{}", shrink::explain(&swept.failures, Rules::KEPT, None).join("\n"));
+    for f in &swept.failures {
+        println!("{}", shrink::explain(std::slice::from_ref(f), Rules::KEPT, None).join("\n"));
+    }
 }

@@ -265,10 +265,12 @@ impl World {
     }
 }
 
-/// How many links it has had with that voter at most.
+/// How many links it has had with that voter at most. With another life of that node in mind it cannot be compared.
 fn links_with(remembers: &[Option<Remembered>; 2], other: VoterId) -> u32 {
     let known = remembers.iter().flatten().find(|known| known.voter == other);
-    known.map_or(0, |known| Ratchet::links(known.ratchet.current).max(Ratchet::links(known.ratchet.pending)))
+    known.map_or(u32::MAX, |known| {
+        Ratchet::links(known.ratchet.current).max(Ratchet::links(known.ratchet.pending))
+    })
 }
 
 // Operators and data layers.

@@ -193,9 +193,7 @@ impl World {
                 let input = Input::NotGreeted { by, node: sender.voter.node, refusal: *refusal };
                 self.nodes[to].queue.push_back(Work::Input(input));
             }
-            if self.plan.both_dial {
-                self.break_connection(connection);
-            }
+            self.break_connection(connection);
             return false;
         }
         if self.plan.both_dial && by == Part::Replica && other_is_used {
