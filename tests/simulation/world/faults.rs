@@ -208,7 +208,7 @@ impl World {
     /// the image knows: then it has to be found out. (Where nobody remembers, nobody can know.)
     /// Who remembers more.
     pub(crate) fn restore(&mut self, node: usize) -> Vec<usize> {
-        let Some(image) = self.images[node].clone() else {
+        let Some(image) = &self.images[node] else {
             return Vec::new();
         };
         let known = |other: &usize| *other != node && self.remembers_more(*other, &image.record);
@@ -218,6 +218,13 @@ impl World {
         if known.len() < least {
             return Vec::new();
         }
+        self.put_back(node);
+        known
+    }
+
+    /// The machine is restored from its image and starts, whoever remembers.
+    pub(crate) fn put_back(&mut self, node: usize) {
+        let image = self.images[node].clone().expect("an image was taken");
         self.crash(node);
         self.note(node, "is restored from an image");
         let n = &mut self.nodes[node];
@@ -225,7 +232,6 @@ impl World {
         n.votes = VoteDisk::new(&n.disk);
         n.data = image.data;
         self.start(node);
-        known
     }
 
     /// Whether it has a link to one of these.
