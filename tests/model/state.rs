@@ -152,6 +152,7 @@ impl World {
     fn dial_peer(&mut self, i: usize) {
         let link = self.fresh_link();
         let (from, hello) = (self.nodes[i].ballot.sender(), self.nodes[i].ballot.hello(Part::Replica));
+        let hello = Hello { nonce: link.0, ..hello };
         let other = &mut self.nodes[1 - i];
         // A greeting that is refused makes no link.
         if other.ballot.link_up(link, &from, &hello, false, u128::from(link.0)).is_ok() {
@@ -180,6 +181,7 @@ impl World {
         let link = LinkId(self.nodes[i].witness_link.0 + 1);
         self.nodes[i].witness_link = link;
         let (from, hello) = (self.nodes[i].ballot.sender(), self.nodes[i].ballot.hello(Part::Witness));
+        let hello = Hello { nonce: link.0, ..hello };
         let call = Call { link, from, request: Request::Hello(hello), fresh: 0 };
         let step = self.witness.handle(Moment(0), &call);
         if let Reply::Hello(hello) = step.reply {

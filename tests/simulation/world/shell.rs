@@ -1,7 +1,7 @@
 //! The shell of one process: it hands the voter one thing at a time, syncs the record, and lets go of what the record
 //! justifies; it shows views to the data layer and does what that wants.
 
-use tiebreak::message::{Part, Record, Refusal, Reply, Request};
+use tiebreak::message::{Hello, Part, Record, Refusal, Reply, Request};
 use tiebreak::testing::{Call, Input, Rule, View};
 use tiebreak::time::Moment;
 
@@ -61,7 +61,8 @@ impl World {
                 (None, None)
             }
             (Voter::Replica(replica), Work::SayHello { connection }) => {
-                let hello = Some((connection, replica.ballot().hello(greeting)));
+                let hello = Hello { nonce: connection as u64, ..replica.ballot().hello(greeting) };
+                let hello = Some((connection, hello));
                 (None, Some(Release { hello, ..Release::nothing(replica.ballot().sender()) }))
             }
             (Voter::Replica(replica), Work::Input(Input::Asked { link, request: Request::Hello(_), .. }))
