@@ -532,3 +532,45 @@ fn a_sole_leader_that_is_to_stop_when_it_is_alone_does_and_goes_on_again() {
         ends_well(&mut world, seed);
     }
 }
+
+/// A replica is restored to an image from before its peer lost its disk: the peer's new life remembers what it heard.
+#[test]
+fn a_restored_replica_is_found_out_by_a_peer_that_has_begun_a_new_life() {
+    for seed in 0..30 {
+        let mut world = paired_on_any_network(seed);
+        world.take_image(A);
+        world.crash(B);
+        world.lose_disk(B);
+        world.start(B);
+        until(&mut world, seed, LEASE * 40, "a takes the new life in", |w| {
+            w.right(A) == Some(Right::Paired) && w.nodes[B].replica_record().standing == Standing::Member
+        });
+        world.cut_both(A, W);
+        let life = world.nodes[A].id();
+        world.put_back(A);
+        until(&mut world, seed, LEASE * 10, "a begins again as blank", |w| w.nodes[A].id() != life);
+        ends_well(&mut world, seed);
+    }
+}
+
+/// A replica is restored, and only the witness remembers more of it.
+#[test]
+fn a_restored_replica_is_found_out_by_the_witness_alone() {
+    for seed in 0..30 {
+        let mut world = paired_on_any_network(seed);
+        world.take_image(B);
+        world.cut_both(A, B);
+        for _ in 0..2 {
+            world.kill(B);
+            world.start(B);
+            until(&mut world, seed, LEASE * 6, "b greets the witness", |w| {
+                w.nodes[B].replica().is_some_and(|b| b.ballot().witness().is_some())
+            });
+            world.run_for(LEASE / 4);
+        }
+        let life = world.nodes[B].id();
+        world.put_back(B);
+        until(&mut world, seed, LEASE * 10, "b begins again as blank", |w| w.nodes[B].id() != life);
+        ends_well(&mut world, seed);
+    }
+}
