@@ -123,7 +123,7 @@ impl std::fmt::Debug for Voters {
 /// What waits for a voter.
 #[derive(Debug)]
 enum Arrival {
-    Asked(Waiting),
+    Asked(Box<Waiting>),
     /// A connection is over.
     Over {
         cluster: ClusterName,
@@ -229,7 +229,7 @@ impl Voters {
             let mut next = Some(first);
             while let Some(arrival) = next {
                 match arrival {
-                    Arrival::Asked(request) => sealed.push(self.handle(request)?),
+                    Arrival::Asked(request) => sealed.push(self.handle(*request)?),
                     Arrival::Over { cluster, link } => {
                         if let Some((_, voter)) = self.of.get_mut(&cluster) {
                             voter.link_down(link);
@@ -366,7 +366,7 @@ async fn serve(connection: &Connection, link: LinkId, seat: Seat, queue: &mpsc::
         let (linked, told) = oneshot::channel();
         let connection = connection.clone();
         let waiting = Waiting { seat, connection, link, from, request, responder, linked };
-        if queue.send(Arrival::Asked(waiting)).await.is_err() {
+        if queue.send(Arrival::Asked(Box::new(waiting))).await.is_err() {
             return "the witness is stopped".into();
         }
         match told.await {

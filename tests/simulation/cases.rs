@@ -264,9 +264,9 @@ fn the_first_write_of_a_leader_that_was_stopped_is_refused_by_the_gate() {
         let stale = world.shown(A).and_then(|shown| shown.acts).expect("a acts");
         resource.write(stale).expect("a's token is the highest");
         if seed % 2 == 0 {
-            world.pause(A)
+            world.pause(A);
         } else {
-            world.suspend(A)
+            world.suspend(A);
         }
         until(&mut world, seed, LEASE * 8, "b leads", |w| w.serves() == Some(B));
         let newer = world.shown(B).and_then(|shown| shown.acts).expect("b acts");
@@ -513,9 +513,9 @@ fn a_sole_leader_that_is_to_stop_when_it_is_alone_does_and_goes_on_again() {
         until(&mut world, seed, LEASE * 8, "a goes on alone", |w| w.right(A) == Some(Right::Solo));
         until(&mut world, seed, LEASE, "and acts, with a witness in reach", |w| w.actor() == Some(A));
         if seed % 2 == 0 {
-            world.crash(W)
+            world.crash(W);
         } else {
-            world.cut_both(A, W)
+            world.cut_both(A, W);
         }
         until(&mut world, seed, LEASE * 6, "it stops", |w| w.actor().is_none());
         // What it had accepted before that may still be acknowledged: that is safe, it is sole.
@@ -524,9 +524,9 @@ fn a_sole_leader_that_is_to_stop_when_it_is_alone_does_and_goes_on_again() {
         world.run_for(LEASE * 20);
         assert_eq!((world.actor(), acknowledged(&world)), (None, before), "seed {seed}");
         if seed % 2 == 0 {
-            world.start(W)
+            world.start(W);
         } else {
-            world.heal_both(A, W)
+            world.heal_both(A, W);
         }
         until(&mut world, seed, LEASE * 6, "it goes on", |w| w.serves() == Some(A));
         ends_well(&mut world, seed);

@@ -248,7 +248,7 @@ impl Draw {
         {
             if dice.per_mille(chance) {
                 self.put(fault);
-                let span = lease / 64 << dice.between(0, 9);
+                let span = (lease / 64) << dice.between(0, 9);
                 if dice.per_mille(500) {
                     let at = self.at + dice.between(span / 2, span);
                     self.list.push(Happening { at, fault: Fault::Resume(node) });

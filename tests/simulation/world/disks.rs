@@ -84,7 +84,7 @@ impl VoteDisk {
         if let (Some(record), true) = (writing, self.open.is_some()) {
             match end {
                 // A write that the kernel has taken over is finished by it.
-                End::Killed if seed % 2 == 0 => drop(self.write(record, seed)),
+                End::Killed if seed.is_multiple_of(2) => drop(self.write(record, seed)),
                 End::Killed | End::WriteFailed => {}
                 End::PowerCut => {
                     self.device.cut_power_after(seed % 4);
