@@ -349,6 +349,29 @@ fn witness_restored_within_a_start(rules: Rules) -> World {
     world
 }
 
+/// A strict witness comes back from an image of before a new leader was elected, and meets the old one first, which does
+/// not know yet that it was deposed and has nobody to vouch for it.
+fn witness_restored_for_a_deposed_leader(rules: Rules) -> World {
+    let mut world = paired(rules, |_| {});
+    world.plan.strict_boot = true;
+    world.take_image(W);
+    world.cut_both(A, B);
+    world.cut_both(A, W);
+    assert!(wait(&mut world, LEASE * 6, |w| w.right(B) != Some(Right::Solo)), "b goes on alone");
+    for _ in 0..5 {
+        world.write(B);
+        world.run_for(20 * MS);
+    }
+    world.cut_both(B, W);
+    world.put_back(W);
+    world.heal_both(A, W);
+    for _ in 0..20 {
+        world.write(A);
+        world.run_for(LEASE / 4);
+    }
+    world
+}
+
 /// The data of the follower, and only that, come out of a backup; its leader remembers how far they reached, and dies
 /// before they are copied again.
 fn data_restored_alone(rules: Rules) -> World {
@@ -419,6 +442,7 @@ found_by_script! {
     blank_joins_sole_only_is_missed: BlankJoinsSoleOnly, blank_peer;
     acting_leader_refuses_votes_is_missed: ActingLeaderRefusesVotes, hasty_follower;
     validated_first_is_missed: ValidatedFirst, witness_restored_within_a_start;
+    vouched_by_peer_is_missed: VouchedByPeer, witness_restored_for_a_deposed_leader;
     positions_are_remembered_is_missed: PositionsAreRemembered, data_restored_alone;
     pre_vote_first_is_missed: PreVoteFirst, hopeless_candidate;
 }
