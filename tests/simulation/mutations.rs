@@ -372,6 +372,30 @@ fn witness_restored_for_a_deposed_leader(rules: Rules) -> World {
     world
 }
 
+/// An admission arrives once more, after the leader that sent it went on alone.
+fn admission_that_comes_twice(rules: Rules) -> World {
+    let mut world = paired(rules, |_| {});
+    world.hold = Some(|_, _, packet| matches!(packet, Packet::Ask { request: Request::Admit { .. }, .. }));
+    world.start(V);
+    world.use_witness(A, V);
+    world.use_witness(B, V);
+    assert!(wait(&mut world, LEASE * 3, |w| w.held_back.is_empty()), "both adopt the new one");
+    world.hold = None;
+    let (connection, to, packet) = world.held_back.remove(0);
+    world.forge(connection, to, packet.clone());
+    world.run_for(50 * MS);
+    world.cut_both(A, B);
+    assert!(wait(&mut world, LEASE * 3, |w| w.right(A) != Some(Right::Solo)), "a goes on alone");
+    for _ in 0..5 {
+        world.write(A);
+        world.run_for(20 * MS);
+    }
+    world.forge(connection, to, packet);
+    world.cut_both(A, V);
+    world.run_for(LEASE * 6);
+    world
+}
+
 /// The data of the follower, and only that, come out of a backup; its leader remembers how far they reached, and dies
 /// before they are copied again.
 fn data_restored_alone(rules: Rules) -> World {
@@ -442,6 +466,7 @@ found_by_script! {
     blank_joins_sole_only_is_missed: BlankJoinsSoleOnly, blank_peer;
     acting_leader_refuses_votes_is_missed: ActingLeaderRefusesVotes, hasty_follower;
     validated_first_is_missed: ValidatedFirst, witness_restored_within_a_start;
+    admitted_once_is_missed: AdmittedOnce, admission_that_comes_twice;
     vouched_by_peer_is_missed: VouchedByPeer, witness_restored_for_a_deposed_leader;
     positions_are_remembered_is_missed: PositionsAreRemembered, data_restored_alone;
     pre_vote_first_is_missed: PreVoteFirst, hopeless_candidate;
