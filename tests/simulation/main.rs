@@ -35,7 +35,8 @@
 //! - `leases.rs`: two clocks at the ends of the bound, with the least room that delays can leave; and past the bound,
 //!   where two act (that is demanded), no acknowledged write is lost, and the shipped gate refuses the deposed one.
 //! - `mutations.rs`: a rule is switched off, and storms or a script have to find harm: lost writes, two leaders or two
-//!   that act. Three rules are about progress only and are missed as such.
+//!   that act. Three rules are about progress only and are missed as such; three (`AdoptionNeverGoesBack`,
+//!   `BannedStops`, `ValidationRaisesConfirmed`) are not missed here: see the tests beside the voters.
 //! - [`REACHED`]: every kind of request, answer, refusal and change of role happens in the storms of each test run. Out
 //!   of reach by construction: with two replicas nobody but the copied leader asks a copying one (`Resyncing`), who
 //!   holds nothing does not stand (`HoldsNothing`), and one cluster has no other (`OtherCluster`).

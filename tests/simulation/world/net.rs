@@ -108,10 +108,11 @@ pub(crate) struct Edge {
 impl World {
     pub(super) fn dial(&mut self, from: usize, to: usize, run: u64) {
         let n = &self.nodes[from];
-        let wanted = to < W || n.witness == to;
-        if n.run != run || !wanted {
+        if n.run != run {
             return;
         }
+        // Which witness that is may have been configured anew.
+        let to = if to < W { to } else { n.witness };
         let live = n.live_link(Part::Replica).is_some_and(|live| {
             // Its voter may not have been told yet that it is over.
             let c = &self.connections[live];

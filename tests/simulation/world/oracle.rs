@@ -231,6 +231,15 @@ impl Oracle {
         asks: Option<&Request>,
         answer: Option<&Reply>,
     ) -> Verdict {
+        let life = match durable {
+            Record::Replica(record) => record.incarnation,
+            Record::Witness(record) => record.incarnation,
+            Record::Gate(_) => return Ok(()),
+        };
+        if life != sender.voter.incarnation {
+            // The last words of a life that turned out to be an old image, handled together with its end.
+            return Ok(());
+        }
         match durable {
             Record::Replica(record) => replica_said(record, sender, to, asks, answer),
             Record::Witness(record) => witness_said(record, sender, to, answer),
