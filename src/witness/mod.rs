@@ -207,6 +207,13 @@ impl Witness {
         Step { record: (self.record != before).then_some(self.record), sender: self.sender(), reply }
     }
 
+    /// A connection is over. Until then another greeting of the same life may be that of a second copy.
+    pub fn link_down(&mut self, id: LinkId) {
+        for link in &mut self.links {
+            *link = link.filter(|link| link.id != id);
+        }
+    }
+
     fn answer(&mut self, now: Moment, call: &Call) -> Result<Reply, Refusal> {
         let Call { link, from, request, fresh } = call;
         match request {
