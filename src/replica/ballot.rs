@@ -15,6 +15,9 @@ use crate::message::{Adoption, Candidacy, Hello, Part, Refusal, ReplicaRecord, R
 use crate::rules::{Rule, Rules};
 use crate::time::Millis;
 
+#[cfg(feature = "testing")]
+mod normal;
+
 /// What a leader may acknowledge to its clients. (§5)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Right {
