@@ -193,7 +193,7 @@ fn two_bad_copies_look_like_a_tear_and_four_are_a_named_loss() {
     damage(&disk, 8, false);
     assert_eq!(terms(&disk.fork()), [3]);
     damage(&disk, 9, true);
-    let error = refuses(&disk, &["slot 1 is lost", "init --blank"]);
+    let error = refuses(&disk, &["slot 1 is lost", "tiebreak replace"]);
     assert!(matches!(error, LedgerError::Lost { slot: 1, .. }));
 }
 

@@ -13,8 +13,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("limits.rs", &["ids", "time"]),
     ("message.rs", &["ids", "time"]),
     ("wire.rs", &["ids", "time", "limits", "message"]),
-    ("witness/", &["ids", "time", "limits", "message", "rules"]),
-    ("replica/", &["ids", "time", "limits", "message", "rules", "replica"]),
+    ("rate.rs", &["limits"]),
+    ("memory.rs", &["ids", "message", "rules"]),
+    ("witness/", &["ids", "time", "limits", "message", "rules", "rate", "memory"]),
+    ("replica/", &["ids", "time", "limits", "message", "rules", "rate", "memory", "replica"]),
     ("fence/", &["ids", "time", "limits", "message", "edge", "fence"]),
     ("edge/", &["ids", "time", "limits", "message", "wire", "edge"]),
     ("config.rs", &["ids", "time", "limits", "edge"]),
@@ -26,8 +28,18 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 ];
 
 /// The pure core: no clock, no entropy, no device, no runtime.
-const PURE: &[&str] =
-    &["ids.rs", "time.rs", "rules.rs", "limits.rs", "message.rs", "wire.rs", "witness/", "replica/"];
+const PURE: &[&str] = &[
+    "ids.rs",
+    "time.rs",
+    "rules.rs",
+    "limits.rs",
+    "message.rs",
+    "wire.rs",
+    "rate.rs",
+    "memory.rs",
+    "witness/",
+    "replica/",
+];
 const IMPURE_WORDS: &[&str] = &[
     "Instant::",
     "SystemTime",

@@ -163,6 +163,8 @@ struct RawWitness {
     state: PathBuf,
     listen: Option<Texts>,
     keep_alive: Option<Text>,
+    #[serde(default)]
+    strict_boot: bool,
     cluster: Vec<Spanned<RawCluster>>,
 }
 
@@ -237,7 +239,7 @@ impl Source<'_> {
             }
             clusters.push(parsed);
         }
-        Ok(NodeConfig::Witness(WitnessConfig { own, clusters }))
+        Ok(NodeConfig::Witness(WitnessConfig { own, strict_boot: raw.strict_boot, clusters }))
     }
 
     fn cluster(

@@ -4,6 +4,7 @@ pub mod config;
 mod demo;
 pub mod init;
 pub mod keys;
+pub mod recover;
 pub mod status;
 pub mod witness;
 
@@ -32,6 +33,10 @@ pub enum Command {
     Keys(keys::Keys),
     /// Show how a cluster is, and why
     Status(status::Status),
+    /// Go on, on the surviving replica, without what the lost one acknowledged
+    Recover(recover::Recover),
+    /// Begin a node again as blank, and let a leader take it in
+    Replace(recover::Replace),
     /// Run a real cluster on this machine, break it, and count what was lost: nothing
     Demo(demo::Demo),
     /// One process of the demo
@@ -50,6 +55,8 @@ impl Cli {
             Command::Init(init) => init.run().map(|()| ExitCode::SUCCESS),
             Command::Keys(keys) => keys.run().map(|()| ExitCode::SUCCESS),
             Command::Status(status) => status.run(),
+            Command::Recover(recover) => recover.run().map(|()| ExitCode::SUCCESS),
+            Command::Replace(replace) => replace.run().map(|()| ExitCode::SUCCESS),
             Command::Demo(demo) => demo.run(),
             Command::DemoNode(node) => node.run(),
         }

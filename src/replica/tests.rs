@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::message::{Candidacy, Hello, Sender};
+use crate::message::{Candidacy, Hello, Ratchet, Remembered, Sender};
 use crate::rules::Rule;
 use crate::time::Moment;
 
@@ -18,6 +18,8 @@ const CLUSTER: ClusterId = ClusterId(77);
 fn voter(name: &str, life: u128) -> VoterId {
     VoterId { node: name.parse().expect("a name"), incarnation: Incarnation(life) }
 }
+
+const SEED: u128 = 1;
 
 fn at(seconds: u64) -> Moment {
     Moment(seconds * 1_000_000_000)
@@ -50,7 +52,7 @@ struct World {
 impl World {
     fn new(record: ReplicaRecord, rules: Rules) -> World {
         let now = at(100);
-        let (replica, step) = Replica::start(now, record, Position(10), Settings::for_lease(D), rules);
+        let (replica, step) = Replica::start(now, record, Position(10), Settings::for_lease(D), SEED, rules);
         assert_eq!(step.record.map(|record| record.boot), Some(Boot(1)), "each start is counted durably");
         World { replica, now }
     }
@@ -86,7 +88,11 @@ impl World {
         self.tell(Input::Answered { link, part, from, reply })
     }
 
-    fn hello(part: Part, standing: Standing) -> Hello {
+    /// The answer to a greeting of the replica, by one that remembers of it what it said last.
+    fn hello(&self, part: Part, standing: Standing) -> Hello {
+        let own = self.replica.ballot().hello(part).remembers;
+        let current = own.map_or(0, |known| known.ratchet.current);
+        let sender = self.replica.ballot().sender();
         Hello {
             name: "orders".parse().expect("a name"),
             kind: Kind::Replicated,
@@ -97,18 +103,24 @@ impl World {
             sole: false,
             leads: false,
             adoption: Adoption::NONE,
-            ratchet: Ratchet::default(),
-            remembers: None,
-            nonce: 0,
+            remembers: Some(Remembered {
+                voter: sender.voter,
+                boot: sender.boot,
+                term: sender.term,
+                took_part: Term::ZERO,
+                position: Position(0),
+                ratchet: Ratchet { current, pending: current + (1 << 32) + 7 },
+            }),
+            banned: [Incarnation::NIL; BANNED_MAX],
         }
     }
 
     fn link_peer(&mut self, term: u32, standing: Standing) -> Step {
-        self.hears(Part::Replica, term, Reply::Hello(World::hello(Part::Replica, standing)))
+        self.hears(Part::Replica, term, Reply::Hello(self.hello(Part::Replica, standing)))
     }
 
     fn link_witness(&mut self) -> Step {
-        self.hears(Part::Witness, 5, Reply::Hello(World::hello(Part::Witness, Standing::Member)))
+        self.hears(Part::Witness, 5, Reply::Hello(self.hello(Part::Witness, Standing::Member)))
     }
 
     /// Leads term 6 by its peer's vote, blocked, with both linked.
@@ -306,11 +318,16 @@ fn a_blank_replica_joins_only_a_term_that_was_opened_for_it() {
     assert_eq!((world.record().holds, world.record().cluster), (Term(7), CLUSTER));
 
     // The leader's side: only the life that it knew when, sole, it opened the term.
+    let new_life = |world: &mut World| {
+        let from = Sender { cluster: ClusterId::NIL, voter: voter("b", 0xbb), boot: Boot(1), term: Term(0) };
+        let reply = Reply::Hello(world.hello(Part::Replica, Standing::Blank));
+        world.tell(Input::Answered { link: LinkId(9), part: Part::Replica, from, reply })
+    };
     let mut leader = World::leader(Rules::KEPT);
-    leader.link_peer(5, Standing::Blank);
+    new_life(&mut leader);
     assert_eq!(leader.tell(Input::Offer(Position(10))).outputs.taken, Err(Refusal::Blank));
     let mut broken = World::leader(Rules::without(Rule::BlankJoinsSoleOnly));
-    broken.link_peer(5, Standing::Blank);
+    new_life(&mut broken);
     assert_eq!(broken.tell(Input::Offer(Position(10))).outputs.taken, Ok(()));
 }
 
@@ -351,7 +368,7 @@ fn an_offer_is_void_on_a_later_link() {
         let request = Request::Offer { term: Term(7), position: Position(10), adoption, admits: None };
         world.peer_says(7, request);
         let from = Sender { cluster: CLUSTER, voter: voter("b", 0xb), boot: Boot(2), term: Term(7) };
-        let reply = Reply::Hello(World::hello(Part::Replica, Standing::Member));
+        let reply = Reply::Hello(world.hello(Part::Replica, Standing::Member));
         world.tell(Input::Answered { link: LinkId(9), part: Part::Replica, from, reply });
         assert_eq!(world.tell(Input::Join(Term(7))).outputs.taken, Err(Refusal::Void), "{rules:?}");
         // What still arrives on the earlier link is void too.
@@ -413,7 +430,7 @@ fn confirmations_and_votes_of_another_witness_do_not_count() {
     let stranger = Sender { cluster: CLUSTER, voter: voter("w", 0xf), boot: Boot(1), term: Term(6) };
     for rules in [Rules::KEPT, Rules::without(Rule::OneWitnessIncarnation)] {
         let mut world = World::paired(rules);
-        let reply = Reply::Hello(World::hello(Part::Witness, Standing::Member));
+        let reply = Reply::Hello(world.hello(Part::Witness, Standing::Member));
         world.tell(Input::Answered { link: LinkId(9), part: Part::Witness, from: stranger, reply });
         world.pass(D / 2);
         let reply = Reply::Confirmed { term: Term(6) };
@@ -579,7 +596,7 @@ fn a_stalled_peer_counts_as_silent() {
 #[test]
 fn without_solo_it_never_asks_to_go_on_alone() {
     let settings = Settings { solo_after: None, ..Settings::for_lease(D) };
-    let (replica, _) = Replica::start(at(100), member(), Position(10), settings, Rules::KEPT);
+    let (replica, _) = Replica::start(at(100), member(), Position(10), settings, SEED, Rules::KEPT);
     let mut world = World { replica, now: at(200) };
     world.link_witness();
     world.hears(Part::Witness, 5, Reply::PreVoted { term: Term(6) });
@@ -593,7 +610,7 @@ fn without_solo_it_never_asks_to_go_on_alone() {
 #[test]
 fn a_sole_leader_takes_a_blank_witness_in_after_its_own_adoption_is_durable() {
     let mut world = World::settled(ReplicaRecord { adoption: Adoption::NONE, ..sole() }, Rules::KEPT);
-    let step = world.hears(Part::Witness, 0, Reply::Hello(World::hello(Part::Witness, Standing::Blank)));
+    let step = world.hears(Part::Witness, 0, Reply::Hello(world.hello(Part::Witness, Standing::Blank)));
     let adopted = step.record.expect("durable first").adoption;
     assert_eq!(adopted.incarnation, Incarnation(0xe));
     assert!(asked(&step).iter().any(
@@ -605,14 +622,14 @@ fn a_sole_leader_takes_a_blank_witness_in_after_its_own_adoption_is_durable() {
 fn a_paired_leader_takes_a_blank_witness_in_after_its_peer_has_adopted_it() {
     let mut world = World::paired(Rules::KEPT);
     let other = Sender { cluster: ClusterId::NIL, voter: voter("w", 0xf), boot: Boot(1), term: Term(0) };
-    let reply = Reply::Hello(World::hello(Part::Witness, Standing::Blank));
+    let reply = Reply::Hello(world.hello(Part::Witness, Standing::Blank));
     let step = world.tell(Input::Answered { link: LinkId(9), part: Part::Witness, from: other, reply });
     let proposed = asked(&step).into_iter().find_map(|request| match request {
         Request::Adopt { adoption, .. } => Some(adoption),
         _ => None,
     });
     let proposed = proposed.expect("proposed to the peer");
-    assert_eq!(step.record, None, "not adopted before the peer has");
+    assert_ne!(world.record().adoption, proposed, "not adopted before the peer has");
     let step = world.hears(Part::Replica, 6, Reply::Adopted { adoption: proposed });
     assert_eq!(step.record.map(|record| record.adoption), Some(proposed));
     assert!(asked(&step).iter().any(|request| matches!(request, Request::Admit { solo: false, .. })));
@@ -727,7 +744,7 @@ fn a_resigning_leader_goes_on_when_its_peer_is_lost() {
 fn the_peer_cannot_take_the_witness_s_seat() {
     let mut world = World::settled(sole(), Rules::KEPT);
     world.link_peer(5, Standing::Member);
-    let claim = Request::Hello(World::hello(Part::Witness, Standing::Blank));
+    let claim = Request::Hello(world.hello(Part::Witness, Standing::Blank));
     assert_eq!(world.peer_says(5, claim), Reply::Refused(Refusal::NotServed));
     assert!(world.replica.ballot().witness().is_none());
 }

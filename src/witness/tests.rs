@@ -26,7 +26,7 @@ fn from(voter: VoterId) -> Sender {
 fn blank(rules: Rules) -> Witness {
     let record =
         Witness::blank("w".parse().expect("a name"), "orders".parse().expect("a name"), Incarnation(0xe));
-    Witness::start(record, rules).0
+    Witness::start(T0, record, Settings::default(), rules).0
 }
 
 fn admit(term: u32, solo: bool) -> Request {
@@ -36,7 +36,6 @@ fn admit(term: u32, solo: bool) -> Request {
         adoption: Adoption { term: Term(term), ordinal: 0, incarnation: Incarnation(0xe) },
         solo,
         longest_lease: Millis(0),
-        nonce: 0,
     }
 }
 
@@ -47,8 +46,31 @@ fn member(rules: Rules) -> Witness {
     witness
 }
 
+/// One request on the link of that replica, which is greeted first if it has none.
+fn ask(witness: &mut Witness, now: Moment, from: Sender, request: Request) -> Step {
+    let link = LinkId(u64::try_from(from.voter.incarnation.0).expect("a small number"));
+    let fresh = 0x99_0000_0001;
+    if witness.links.iter().flatten().all(|known| known.id != link) {
+        let request = Request::Hello(hello(witness, from.voter));
+        let _ = witness.handle(now, &Call { link, from, request, fresh });
+    }
+    witness.handle(now, &Call { link, from, request, fresh })
+}
+
+/// The greeting of a replica that remembers what the witness said last.
+fn hello(witness: &Witness, of: VoterId) -> Hello {
+    let known = witness.record.remembers.iter().flatten().find(|known| known.voter == of);
+    let remembers = known.map(|known| Remembered {
+        voter: witness.id(),
+        boot: witness.record.boot,
+        term: witness.record.promised.term,
+        ..*known
+    });
+    Hello { part: Part::Replica, standing: Standing::Member, remembers, ..witness.hello(of) }
+}
+
 fn say(witness: &mut Witness, who: VoterId, request: Request) -> Reply {
-    witness.handle(T0, &from(who), &request).reply
+    ask(witness, T0, from(who), request).reply
 }
 
 fn vote(term: u32, holds: u32) -> Request {
@@ -167,7 +189,8 @@ fn a_leader_elected_by_its_peer_is_confirmed_although_the_witness_never_promised
 #[test]
 fn a_pre_vote_promises_nothing() {
     let mut witness = member(Rules::KEPT);
-    let step = witness.handle(T0, &from(b()), &pre_vote(9, 1));
+    say(&mut witness, b(), pre_vote(8, 1));
+    let step = ask(&mut witness, T0, from(b()), pre_vote(9, 1));
     assert_eq!(step.reply, Reply::PreVoted { term: Term(9) });
     assert_eq!(step.record, None);
 }
@@ -179,7 +202,7 @@ fn busy_is_a_courtesy_that_passes_and_never_refuses_a_vote() {
     assert!(matches!(say(&mut witness, b(), pre_vote(3, 2)), Reply::Refused(Refusal::Busy { .. })));
     assert_eq!(say(&mut witness, a(), pre_vote(3, 1)), Reply::PreVoted { term: Term(3) });
     let later = T0 + Duration::from_secs(3);
-    let reply = witness.handle(later, &from(b()), &pre_vote(3, 2)).reply;
+    let reply = ask(&mut witness, later, from(b()), pre_vote(3, 2)).reply;
     assert_eq!(reply, Reply::PreVoted { term: Term(3) });
     assert_eq!(say(&mut witness, b(), vote(3, 2)), voted(3));
 }
@@ -187,12 +210,12 @@ fn busy_is_a_courtesy_that_passes_and_never_refuses_a_vote() {
 #[test]
 fn every_granted_word_comes_with_the_record_that_has_to_be_durable_first() {
     let mut witness = member(Rules::KEPT);
-    let step = witness.handle(T0, &from(b()), &vote(2, 1));
+    let step = ask(&mut witness, T0, from(b()), vote(2, 1));
     assert_eq!(step.record.map(|record| record.promised), Some(Word { term: Term(2), to: Some(b()) }));
-    let step = witness.handle(T0, &from(b()), &confirm(2));
+    let step = ask(&mut witness, T0, from(b()), confirm(2));
     assert_eq!(step.record.map(|record| record.confirmed), Some(Word { term: Term(2), to: Some(b()) }));
     // Said again: nothing new to sync.
-    assert_eq!(witness.handle(T0, &from(b()), &confirm(2)).record, None);
+    assert_eq!(ask(&mut witness, T0, from(b()), confirm(2)).record, None);
 }
 
 #[test]
@@ -200,7 +223,7 @@ fn a_refusal_changes_nothing() {
     let mut witness = member(Rules::KEPT);
     say(&mut witness, a(), confirm(4));
     for request in [vote(3, 9), vote(5, 1), confirm(3), pre_vote(2, 1), vote(9, 0), admit(9, true)] {
-        let step = witness.handle(T0, &from(b()), &request);
+        let step = ask(&mut witness, T0, from(b()), request);
         assert!(matches!(step.reply, Reply::Refused(_)), "{request:?}: {:?}", step.reply);
         assert_eq!(step.record, None, "{request:?}");
     }
@@ -210,7 +233,7 @@ fn a_refusal_changes_nothing() {
 fn a_restart_forgets_nothing_and_counts_itself() {
     let mut witness = member(Rules::KEPT);
     say(&mut witness, a(), confirm(1));
-    let (mut again, record) = Witness::start(*witness.record(), Rules::KEPT);
+    let (mut again, record) = Witness::start(T0, *witness.record(), Settings::default(), Rules::KEPT);
     assert_eq!(record.boot, Boot(2));
     assert!(matches!(say(&mut again, b(), vote(2, 1)), Reply::Refused(Refusal::Stale { .. })));
     assert_eq!(say(&mut again, a(), vote(2, 1)), voted(2));
@@ -229,7 +252,7 @@ fn a_blank_witness_grants_nothing_until_a_leader_takes_it_in_and_only_once() {
 
     let mut broken = blank(Rules::without(Rule::BlankGrantsNothing));
     let nobody = Sender { cluster: ClusterId::NIL, ..from(a()) };
-    assert_eq!(broken.handle(T0, &nobody, &vote(2, 1)).reply, voted(2));
+    assert_eq!(ask(&mut broken, T0, nobody, vote(2, 1)).reply, voted(2));
 }
 
 #[test]
@@ -254,7 +277,7 @@ fn an_admission_meant_for_another_incarnation_is_refused() {
 fn a_replica_of_another_cluster_is_told_so() {
     let mut witness = member(Rules::KEPT);
     let stranger = Sender { cluster: ClusterId(78), ..from(a()) };
-    assert_eq!(witness.handle(T0, &stranger, &vote(2, 1)).reply, Reply::Refused(Refusal::OtherCluster));
+    assert_eq!(ask(&mut witness, T0, stranger, vote(2, 1)).reply, Reply::Refused(Refusal::OtherCluster));
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn a_witness_with_a_damaged_vote_does_not_start_and_changes_nothing() {
         let file = path.to_str().expect("plain");
         assert!(why.contains(file), "{what}: the file is not named: {why}");
         assert!(why.contains(cause), "{what}: the cause is not named: {why}");
-        let remedy = ["init --blank", "move it away", "check the disk"];
+        let remedy = ["init --blank", "tiebreak replace", "move it away", "check the disk"];
         assert!(remedy.iter().any(|remedy| why.contains(remedy)), "{what}: no remedy: {why}");
         assert_eq!(fs::read(&path).expect("it is there"), bytes, "{what}: the file was changed");
     }

@@ -12,8 +12,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use tiebreak::Identity;
+use tiebreak::message::Kind;
 use tiebreak::testing::clock::Clock;
+use tiebreak::{Identity, Start};
 
 use super::child::{Part, Plan, VARIABLE, now};
 use crate::relay::{Flow, Network, Relay};
@@ -254,8 +255,8 @@ impl Trio {
             lease_ms: a.lease_ms,
             part: Part::Witness { replicas: [A, B].map(|node| (NAMES[node].to_owned(), keys[node].clone())) },
         };
-        tiebreak::init(&a.replica(), false).expect("new state");
-        tiebreak::init(&b.replica(), true).expect("new state");
+        tiebreak::init(&a.replica(), Start::Found(Kind::Replicated)).expect("new state");
+        tiebreak::init(&b.replica(), Start::Blank).expect("new state");
         tiebreak::init_witness(&witness.witness()).expect("new state");
         Trio {
             processes: [None, None, None],

@@ -18,7 +18,7 @@ use tiebreak::testing::{Rule, Rules};
 use world::{ANY, Bounds, Faults, Flight};
 
 fn bounds(terms: u8, writes: u8, faults: Faults) -> Bounds {
-    Bounds { terms, writes, faults, ordinals: 1 }
+    Bounds { terms, writes, faults, strict_boot: false, leadership: false, ordinals: 1 }
 }
 
 fn is_large() -> bool {
@@ -79,6 +79,7 @@ fn the_bounds_that_were_asked_for() {
         let (name, value) = word.split_once('=').expect("name=number");
         let value = if value == "any" { ANY } else { value.parse().expect("a number, or any") };
         let faults = &mut bounds.faults;
+        let (mut strict_boot, mut leadership) = (0, 0);
         *match name {
             "terms" => &mut bounds.terms,
             "writes" => &mut bounds.writes,
@@ -89,8 +90,14 @@ fn the_bounds_that_were_asked_for() {
             "lost_witness" => &mut faults.lost_witness,
             "replaced_witness" => &mut faults.replaced_witness,
             "lost_replica" => &mut faults.lost_replica,
+            "restarts" => &mut faults.restarts,
+            "rolled_witness" => &mut faults.rolled_witness,
+            "strict_boot" => &mut strict_boot,
+            "leadership" => &mut leadership,
             other => panic!("there is no bound named {other}"),
         } = value;
+        bounds.strict_boot |= strict_boot > 0;
+        bounds.leadership |= leadership > 0;
     }
     exhaust("as asked", bounds);
 }

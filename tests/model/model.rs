@@ -4,14 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use tiebreak::ids::Term;
-use tiebreak::message::{Adoption, Kind, Reply, Request, Standing, WitnessRecord, Word};
-use tiebreak::testing::{Ballot, Rules, Witness};
+use tiebreak::message::{Adoption, Kind, Part, Reply, Request, Standing, WitnessRecord};
+use tiebreak::testing::{Ballot, Call, Rules, Witness, WitnessSettings};
 use tiebreak::time::{Millis, Moment};
 
 use crate::node::{Input, Node, member};
 use crate::sight::{Gist, Sight, Words, gist, sight, small, term8, words};
 use crate::table::{Map, Table};
-use crate::talk::{Log, Message, bare, cluster_name, node, turned, witness_life};
+use crate::talk::{Log, Message, WITNESS_LINK, bare, cluster_name, node, turned, witness_life};
 use crate::world::{Bounds, Flight, TERMS_MAX, WRITES_MAX, World};
 
 /// What a replica does with an input.
@@ -43,6 +43,8 @@ pub(crate) enum Move {
     Ask(usize, u16),
     HalfAsk(usize, u16),
     LoseWitness,
+    RestartWitness,
+    RollWitness,
     ReplaceWitness,
 }
 
@@ -63,13 +65,7 @@ pub(crate) struct Model {
     pub(crate) logs: Table<Log>,
     turns: Map<(u32, Input), Option<Rc<Turn>>>,
     answers: Map<(u16, u16, u8), Answer>,
-}
-
-/// Volatile notes for reports must not make two states of one.
-fn plain(witness: &Witness, rules: Rules) -> Witness {
-    let mut record = *witness.record();
-    record.boot.0 = 0;
-    Witness::start(record, rules).0
+    greetings: Map<(u16, u32, u8), u16>,
 }
 
 /// Nothing durable goes back: invariant 4, told by the search itself. (Where a rule is broken, that something goes
@@ -137,6 +133,7 @@ impl Model {
             logs: Table::new(),
             turns: Map::default(),
             answers: Map::default(),
+            greetings: Map::default(),
         };
         model.witnesses.number(None);
         model.log(&Log::new());
@@ -179,8 +176,8 @@ impl Model {
     }
 
     pub(crate) fn witness(&mut self, witness: &Witness) -> u16 {
-        let plain = plain(witness, self.rules);
-        let of_it = words(plain.record());
+        let plain = witness.clone().plain(|voter| voter);
+        let of_it = words(&plain);
         let (number, new) = self.witnesses.number(Some(plain));
         if new {
             self.words.push(Some(of_it));
@@ -192,8 +189,37 @@ impl Model {
         &self.sights[world.nodes[side] as usize]
     }
 
-    fn witness_record(&self, number: u16) -> Option<&WitnessRecord> {
-        self.witnesses.get(u32::from(number)).as_ref().map(Witness::record)
+    pub(crate) fn started(&self, record: WitnessRecord) -> Witness {
+        let settings = WitnessSettings { strict_boot: self.bounds.strict_boot };
+        Witness::start(Moment(0), record, settings, self.rules).0
+    }
+
+    /// The witness after it has started again, on the record of the other one.
+    pub(crate) fn restarted(&mut self, witness: u16, on: u16) -> Option<u16> {
+        let record =
+            |number: u16| self.witnesses.get(u32::from(number)).as_ref().map(|witness| *witness.record());
+        // Starts are told apart whatever an old record says of them.
+        let started = self.started(WitnessRecord { boot: record(witness)?.boot, ..record(on)? });
+        Some(self.witness(&started))
+    }
+
+    /// The witness after a replica has greeted it.
+    pub(crate) fn greeted(&mut self, witness: u16, node: u32, side: usize) -> u16 {
+        let key = (witness, node, side as u8);
+        if let Some(greeted) = self.greetings.get(&key) {
+            return *greeted;
+        }
+        let ballot = &self.nodes.get(node).ballot;
+        let mut from = bare(ballot.sender());
+        if side == 1 {
+            from.voter = turned(from.voter);
+        }
+        let request = Request::Hello(ballot.hello(Part::Witness));
+        let Some(mut after) = self.witnesses.get(u32::from(witness)).clone() else { return witness };
+        let _ = after.handle(Moment(0), &Call { link: WITNESS_LINK, from, request, fresh: 0 });
+        let greeted = self.witness(&after);
+        self.greetings.insert(key, greeted);
+        greeted
     }
 
     pub(crate) fn words_of(&self, witness: u16) -> Option<&Words> {
@@ -202,23 +228,30 @@ impl Model {
 
     /// A mature pair: both hold term 1, which one of them led; the witness is taken in; nobody leads.
     pub(crate) fn start(&mut self) -> World {
-        let nodes = [true, false].map(|led| member(led, self.rules));
+        let kind = if self.bounds.leadership { Kind::Leadership } else { Kind::Replicated };
+        let nodes = [true, false].map(|led| member(led, kind, self.rules));
         let name = cluster_name();
         let blank = Witness::blank(node("w"), name, witness_life(0));
-        let mut witness = Witness::start(blank, self.rules).0;
+        let mut witness = self.started(blank);
         let admit = Request::Admit {
             term: Term(1),
-            kind: Kind::Replicated,
+            kind,
             adoption: Adoption { term: Term(1), ordinal: 0, incarnation: witness_life(0) },
             solo: false,
             longest_lease: Millis(0),
-            nonce: 0,
         };
-        let _ = witness.handle(Moment(0), &nodes[0].ballot.sender(), &admit);
+        let requests = [Request::Hello(nodes[0].ballot.hello(Part::Witness)), admit];
+        for request in requests {
+            let from = bare(nodes[0].ballot.sender());
+            let _ = witness.handle(Moment(0), &Call { link: WITNESS_LINK, from, request, fresh: 0 });
+        }
         let nodes = nodes.map(|node| self.node(node));
+        let witness = self.witness(&witness);
+        let witness = self.greeted(witness, nodes[1], 1);
         World {
             nodes,
-            witness: [self.witness(&witness), 0],
+            witness: [witness, 0],
+            image: 0,
             ahead: 0,
             written: 0,
             committed: self.log(&Log::new()),
@@ -248,7 +281,8 @@ impl Model {
             Input::Hear { message, .. } => Some(self.messages.get(u32::from(message))),
             _ => None,
         };
-        let effect = match catch_unwind(AssertUnwindSafe(|| before.after(input, message))) {
+        let ordinals = self.bounds.ordinals;
+        let effect = match catch_unwind(AssertUnwindSafe(|| before.after(input, message, ordinals))) {
             Ok(effect) => effect?,
             Err(panic) => {
                 return Some(Turn {
@@ -300,7 +334,8 @@ impl Model {
             absolute.voter = turned(from.voter);
         }
         let mut after = before.clone();
-        let step = catch_unwind(AssertUnwindSafe(|| after.handle(Moment(0), &absolute, &request)));
+        let call = Call { link: WITNESS_LINK, from: absolute, request, fresh: 0 };
+        let step = catch_unwind(AssertUnwindSafe(|| after.handle(Moment(0), &call)));
         let step = match step {
             Ok(step) => step,
             Err(panic) => {
@@ -310,10 +345,13 @@ impl Model {
         if matches!(step.reply, Reply::Refused(_)) {
             return Answer { witness: number, reply: None, broken: None };
         }
+        // Leases are no matter of this search: only that the witness has raised its promise is.
+        let is_lease = matches!(step.reply, Reply::Renewed { .. });
         let kept = self.rules == Rules::KEPT;
         let broken = words_went_back(before.record(), after.record()).filter(|_| kept).map(String::from);
         let told = Message::Told { life: from.voter.incarnation, from: bare(step.sender), reply: step.reply };
-        Answer { witness: self.witness(&after), reply: Some(self.message(told)), broken }
+        let reply = (!is_lease).then(|| self.message(told));
+        Answer { witness: self.witness(&after), reply, broken }
     }
 
     /// The witness as it would be with the names of the replicas changed over.
@@ -321,12 +359,8 @@ impl Model {
         if let Some(turned) = self.turned_witness.get(&number) {
             return *turned;
         }
-        let Some(record) = self.witness_record(number) else { return number };
-        let word = |word: Word| Word { to: word.to.map(turned), ..word };
-        let record =
-            WitnessRecord { promised: word(record.promised), confirmed: word(record.confirmed), ..*record };
-        let witness = Witness::start(record, self.rules).0;
-        let turned = self.witness(&witness);
+        let Some(witness) = self.witnesses.get(u32::from(number)).clone() else { return number };
+        let turned = self.witness(&witness.plain(turned));
         self.turned_witness.insert(number, turned);
         self.turned_witness.insert(turned, number);
         turned
@@ -340,7 +374,8 @@ impl Model {
             return (*world, false);
         }
         let witness = world.witness.map(|number| self.turned_witness(number));
-        let turned = world.turned(witness);
+        let image = self.turned_witness(world.image);
+        let turned = world.turned(witness, image);
         if first > second {
             return (turned, true);
         }
@@ -370,6 +405,8 @@ impl Model {
                     self.message_name(message)
                 )
             }
+            Move::RestartWitness => "w starts again".into(),
+            Move::RollWitness => "w starts again on an earlier record".into(),
             Move::LoseWitness => format!("w loses its disk ({} writes)", world.written),
             Move::ReplaceWitness => format!("w is replaced and lives on ({} writes)", world.written),
         }

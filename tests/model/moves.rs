@@ -1,6 +1,6 @@
 //! Every move that is possible in a world, and what it leads to.
 
-use tiebreak::ids::Term;
+use tiebreak::message::Standing;
 use tiebreak::testing::{Right, Rule, Witness};
 
 use crate::model::{Model, Move, Next, Turn};
@@ -18,7 +18,8 @@ impl Model {
         let left = &world.left;
         if world.witness[1] == 0 && (left.lost_witness > 0 || left.replaced_witness > 0) {
             let blank = Witness::blank(node("w"), cluster_name(), witness_life(1));
-            let blank = self.witness(&Witness::start(blank, self.rules).0);
+            let blank = self.started(blank);
+            let blank = self.witness(&blank);
             if left.lost_witness > 0 {
                 let mut next = *world;
                 Faults::spend(&mut next.left.lost_witness);
@@ -32,10 +33,32 @@ impl Model {
                 self.finish(Move::ReplaceWitness, next, out);
             }
         }
+        self.restarts_of_witness(world, out);
         for side in 0..2 {
             for item in world.flight[side].items() {
                 self.deliver(world, side, *item, out);
             }
+        }
+    }
+
+    fn restarts_of_witness(&mut self, world: &World, out: &mut Vec<(Move, Next)>) {
+        let first = world.witness[0];
+        if world.left.restarts > 0
+            && let Some(started) = self.restarted(first, first)
+        {
+            let mut next = *world;
+            Faults::spend(&mut next.left.restarts);
+            next.witness[0] = started;
+            self.finish(Move::RestartWitness, next, out);
+        }
+        if world.left.rolled_witness > 0
+            && world.image != 0
+            && let Some(started) = self.restarted(first, world.image)
+        {
+            let mut next = *world;
+            Faults::spend(&mut next.left.rolled_witness);
+            (next.witness[0], next.image) = (started, 0);
+            self.finish(Move::RollWitness, next, out);
         }
     }
 
@@ -80,13 +103,9 @@ impl Model {
                 let input = Input::Write(next.written);
                 self.apply(Move::Node(side, input), next, side, input, out);
             }
-            if me.met.is_some_and(|witness| witness.blank) {
+            if me.met.is_some_and(|witness| witness.standing == Standing::Blank) {
                 self.node_move(world, side, Input::AdmitWitness, out);
-                let again =
-                    if me.adoption.term == Term(u32::from(me.term)) { me.adoption.ordinal + 1 } else { 0 };
-                if again <= u32::from(self.bounds.ordinals) {
-                    self.node_move(world, side, Input::ProposeWitness, out);
-                }
+                self.node_move(world, side, Input::AdmitWithoutPeer, out);
             }
         }
         if leads || me.stance == Stance::Candidate {
@@ -125,7 +144,7 @@ impl Model {
         let greeting = other.greeting;
         let witnessed = self.witnessed(world);
         // After a start the witness that was met before is met again, if it is still there.
-        let again = me.met.and_then(|met| witnessed[usize::from(met.slot)]);
+        let again = self.met_again(me, &witnessed);
         let plain = me.stance == Stance::Follower && !me.knows_leader;
         if world.left.crashes > 0 && !plain {
             let mut next = *world;
@@ -138,7 +157,7 @@ impl Model {
             let mut next = *world;
             Faults::spend(&mut next.left.lost_replica);
             self.relink(&mut next, side);
-            let input = Input::LoseDisk { peer: greeting, witness: again };
+            let input = Input::LoseDisk { peer: greeting, witness: None };
             self.apply(Move::Node(side, input), next, side, input, out);
         }
         let behind = world.is_ahead(1 - side);
@@ -155,16 +174,31 @@ impl Model {
         }
         for witness in witnessed.into_iter().flatten() {
             if me.met != Some(witness) {
-                self.node_move(world, side, Input::Meet(witness), out);
+                let mut next = *world;
+                let slot = usize::from(witness.slot);
+                next.witness[slot] = self.greeted(world.witness[slot], world.nodes[side], side);
+                let input = Input::Meet(witness);
+                self.apply(Move::Node(side, input), next, side, input, out);
             }
         }
+    }
+
+    /// The link to the witness that a restart brings back: the witness has it still, unless it has restarted, too.
+    fn met_again(&self, me: &Sight, witnessed: &[Option<Witnessed>; 2]) -> Option<Witnessed> {
+        let met = me.met?;
+        witnessed[usize::from(met.slot)].filter(|witness| witness.start == met.start)
     }
 
     /// What each witness that is there says of itself.
     fn witnessed(&self, world: &World) -> [Option<Witnessed>; 2] {
         [0, 1].map(|slot: u8| {
             let words = self.words_of(world.witness[usize::from(slot)])?;
-            Some(Witnessed { slot, blank: words.blank })
+            let standing = match (words.blank, words.validated) {
+                (true, _) => Standing::Blank,
+                (false, true) => Standing::Member,
+                (false, false) => Standing::Unvalidated,
+            };
+            Some(Witnessed { slot, standing, start: words.start })
         })
     }
 
@@ -214,25 +248,33 @@ impl Model {
         let gist = self.gists[message as usize];
         let message = message as u16;
         match gist.kind {
-            Sort::AskVote | Sort::AskConfirm | Sort::AskAdmit => {
+            Sort::AskVote | Sort::AskConfirm | Sort::AskAdmit | Sort::AskValidate | Sort::AskRenew => {
                 let slot = usize::from(gist.slot);
                 let answer = self.answer(world.witness[slot], message, side);
                 if let Some(what) = answer.broken {
                     out.push((Move::Ask(side, message), Err(what)));
                     return;
                 }
-                let Some(reply) = answer.reply else { return };
                 let changed = answer.witness != world.witness[slot];
                 let mut next = *world;
-                next.flight[side].insert(packed(u32::from(reply), Age::Present));
+                if let Some(reply) = answer.reply {
+                    next.flight[side].insert(packed(u32::from(reply), Age::Present));
+                } else if !changed {
+                    return;
+                }
                 if changed && !self.rules.keep(Rule::SyncBeforeReply) {
                     // The reply left, and the record did not survive.
                     self.finish(Move::HalfAsk(side, message), next, out);
                 }
                 next.witness[slot] = answer.witness;
                 self.finish(Move::Ask(side, message), next, out);
+                if changed && slot == 0 && world.image == 0 && world.left.rolled_witness > 0 {
+                    // Somebody took an image of the disk just before.
+                    next.image = world.witness[slot];
+                    self.finish(Move::Ask(side, message), next, out);
+                }
             }
-            Sort::ToldVoted | Sort::ToldConfirmed | Sort::ToldAdmitted => {
+            Sort::ToldVoted | Sort::ToldConfirmed | Sort::ToldAdmitted | Sort::ToldValidated => {
                 let input = Input::Hear { message, earlier: false };
                 self.node_move(world, side, input, out);
             }
@@ -293,8 +335,7 @@ impl Model {
     fn half(&mut self, side: usize, input: Input, said: World, out: &mut Vec<(Move, Next)>) {
         let mut next = said;
         self.relink(&mut next, side);
-        let again = self.sight(&said, side).met;
-        let witness = again.and_then(|met| self.witnessed(&said)[usize::from(met.slot)]);
+        let witness = self.met_again(self.sight(&said, side), &self.witnessed(&said));
         let peer = self.sight(&said, 1 - side).greeting;
         if let Some(turn) = self.turn(said.nodes[side], Input::Crash { peer, witness }) {
             next.nodes[side] = turn.node;

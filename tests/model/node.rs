@@ -7,8 +7,8 @@ use tiebreak::testing::{Ballot, OfferIn, Replica, Right, Role, Rules};
 use tiebreak::time::Millis;
 
 use crate::talk::{
-    Body, CLUSTER, EARLIER_LINK, LINK, Life, Log, Message, NEW_LINK, WITNESS_LINK, bare, cluster_name, hello,
-    me, node, turned, turned_body, witness_life, witness_slot,
+    Body, CLUSTER, EARLIER_LINK, LINK, Life, Log, Message, NEW_LINK, NEW_WITNESS_LINK, WITNESS_LINK,
+    answer_of_witness, bare, cluster_name, hello, me, node, turned, turned_body, witness_life, witness_slot,
 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -31,7 +31,9 @@ pub(crate) struct Greeting {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Witnessed {
     pub(crate) slot: u8,
-    pub(crate) blank: bool,
+    pub(crate) standing: Standing,
+    /// In which of its starts.
+    pub(crate) start: u8,
 }
 
 /// Somebody else's term that a replica has heard of: what it chooses its own by.
@@ -68,7 +70,8 @@ pub(crate) enum Input {
     Copy,
     Join,
     AdmitWitness,
-    ProposeWitness,
+    /// With that rule broken.
+    AdmitWithoutPeer,
     Hear {
         message: u16,
         earlier: bool,
@@ -89,7 +92,7 @@ pub(crate) struct Effect {
 }
 
 /// A member of a mature pair: both hold term 1, `led` led it.
-pub(crate) fn member(led: bool, rules: Rules) -> Node {
+pub(crate) fn member(led: bool, kind: Kind, rules: Rules) -> Node {
     let own = me(Life::First);
     let record = ReplicaRecord {
         cluster: CLUSTER,
@@ -98,11 +101,11 @@ pub(crate) fn member(led: bool, rules: Rules) -> Node {
         voted_for: Some(if led { own } else { turned(own) }),
         holds: Term(1),
         adoption: Adoption { term: Term(1), ordinal: 0, incarnation: witness_life(0) },
-        ..Replica::blank(own.node, cluster_name(), Kind::Replicated, own.incarnation)
+        ..Replica::blank(own.node, cluster_name(), kind, own.incarnation)
     };
     let node = Node { ballot: Ballot::start(record, Position(0), rules), log: Log::new(), offered: None };
     let peer = Greeting { life: Life::First, blank: false, in_cluster: true };
-    node.linked(peer, Some(Witnessed { slot: 0, blank: false }))
+    node.linked(peer, Some(Witnessed { slot: 0, standing: Standing::Member, start: 1 }))
 }
 
 fn greeting_sender(greeting: Greeting) -> Sender {
@@ -117,7 +120,7 @@ fn standing(blank: bool) -> Standing {
 fn witness_sender(witness: Witnessed) -> Sender {
     let voter =
         tiebreak::ids::VoterId { node: node("w"), incarnation: witness_life(usize::from(witness.slot)) };
-    let cluster = if witness.blank { ClusterId::NIL } else { CLUSTER };
+    let cluster = if witness.standing == Standing::Blank { ClusterId::NIL } else { CLUSTER };
     Sender { cluster, voter, boot: Boot(0), term: Term::ZERO }
 }
 
@@ -141,25 +144,24 @@ impl Node {
     }
 
     fn link_peer(&mut self, peer: Greeting) {
+        let hello = hello(Part::Replica, standing(peer.blank));
         // A refused link stays down.
-        let _ = self.ballot.link_up(
-            NEW_LINK,
-            &greeting_sender(peer),
-            &hello(Part::Replica, standing(peer.blank)),
-        );
-    }
-
-    fn link_witness(&mut self, witness: Witnessed) {
-        let from = witness_sender(witness);
-        let _ = self.ballot.link_up(WITNESS_LINK, &from, &hello(Part::Witness, standing(witness.blank)));
+        let _ = self.ballot.link_up(NEW_LINK, &greeting_sender(peer), &hello, false, 0);
     }
 
     fn linked(mut self, peer: Greeting, witness: Option<Witnessed>) -> Node {
         self.link_peer(peer);
-        if let Some(witness) = witness {
-            self.link_witness(witness);
+        match witness {
+            Some(witness) => self.met(witness),
+            None => self.normal(None),
         }
-        self.normal()
+    }
+
+    fn met(mut self, witness: Witnessed) -> Node {
+        let from = witness_sender(witness);
+        let hello = answer_of_witness(witness.standing, self.ballot.me());
+        let _ = self.ballot.link_up(NEW_WITNESS_LINK, &from, &hello, true, 0);
+        self.normal(Some(u64::from(witness.start)))
     }
 
     fn restart(&mut self, mut record: ReplicaRecord, peer: Greeting, witness: Option<Witnessed>) {
@@ -169,23 +171,9 @@ impl Node {
             Node { ballot: started, log: std::mem::take(&mut self.log), offered: None }.linked(peer, witness);
     }
 
-    /// One number for the live link, and no memory of what others said that their terms are: the search lets the
-    /// replica have heard of any that exists at the moment when it matters.
-    fn normal(mut self) -> Node {
-        if let Some(peer) = self.ballot.peer().copied()
-            && peer.term != Term::ZERO
-        {
-            let from = Sender { cluster: ClusterId::NIL, voter: peer.who, boot: Boot(0), term: Term::ZERO };
-            let _ = self.ballot.link_up(peer.id, &from, &hello(Part::Replica, peer.standing));
-        }
-        if let Some(witness) = self.ballot.witness().copied()
-            && witness.term != Term::ZERO
-        {
-            let from =
-                Sender { cluster: ClusterId::NIL, voter: witness.who, boot: Boot(0), term: Term::ZERO };
-            let _ = self.ballot.link_up(witness.id, &from, &hello(Part::Witness, witness.standing));
-        }
-        self.ballot = self.ballot.renumbered(LINK);
+    /// One state for all those that differ only in what cannot matter: see `Ballot::plain`.
+    fn normal(mut self, number: Option<u64>) -> Node {
+        self.ballot = self.ballot.plain([LINK, WITNESS_LINK], number);
         if !matches!(self.ballot.role(), Role::Follower { offer: Some(_), .. }) {
             self.offered = None;
         }
@@ -203,7 +191,7 @@ impl Node {
     }
 
     /// What a replica in this state says at any time is said at once, and again on each new link.
-    fn always_says(&self, says: &mut Vec<Message>) {
+    fn always_says(&self, ordinals: u8, says: &mut Vec<Message>) {
         let record = self.ballot.record();
         let recognised = self.ballot.recognised_witness().is_some();
         match self.ballot.role() {
@@ -223,6 +211,22 @@ impl Node {
                 }
                 let renew = Request::Renew { term: record.term, sequence: 0, lease: Millis(0) };
                 says.push(self.to_peer(Body::Request(renew, Log::new())));
+                if record.kind == Kind::Leadership && *right != Right::Solo {
+                    says.extend(self.to_witness(renew).filter(|_| recognised));
+                }
+                let known = record.adoption;
+                let again = if known.term == record.term { known.ordinal + 1 } else { 0 };
+                if let Ok(adopt) = self.ballot.propose_witness(0)
+                    && again <= u32::from(ordinals)
+                {
+                    says.push(self.to_peer(Body::Request(adopt, Log::new())));
+                }
+                if let Ok(validate) = self.ballot.validate_alone() {
+                    says.extend(self.to_witness(validate));
+                }
+                if let Ok(vouch) = self.ballot.ask_to_vouch() {
+                    says.push(self.to_peer(Body::Request(vouch, Log::new())));
+                }
             }
         }
     }
@@ -252,7 +256,7 @@ impl Node {
     }
 
     /// What the input leads to; `None` when it is refused.
-    pub(crate) fn after(&self, input: Input, message: Option<&Message>) -> Option<Effect> {
+    pub(crate) fn after(&self, input: Input, message: Option<&Message>, ordinals: u8) -> Option<Effect> {
         let mut next = self.clone();
         let mut says = Vec::new();
         let (mut led, mut on_both, mut told) = (None, 0, None);
@@ -279,12 +283,13 @@ impl Node {
             Input::Crash { peer, witness } => next.restart(*self.ballot.record(), peer, witness),
             Input::LoseDisk { peer, witness } => {
                 let own = me(Life::Second);
-                let blank = Replica::blank(own.node, cluster_name(), Kind::Replicated, own.incarnation);
+                let kind = self.ballot.record().kind;
+                let blank = Replica::blank(own.node, cluster_name(), kind, own.incarnation);
                 next.log.clear();
                 next.restart(blank, peer, witness);
             }
             Input::LinkUp(peer) => next.link_peer(peer),
-            Input::Meet(witness) => next.link_witness(witness),
+            Input::Meet(witness) => next = next.met(witness),
             Input::Wipe => {
                 next.ballot.resync().ok()?;
                 next.log.clear();
@@ -306,9 +311,9 @@ impl Node {
                 let request = next.ballot.admit_witness(0).ok()?;
                 says.extend(next.to_witness(request));
             }
-            Input::ProposeWitness => {
-                let request = next.ballot.propose_witness(0).ok()?;
-                says.push(next.to_peer(Body::Request(request, Log::new())));
+            Input::AdmitWithoutPeer => {
+                let request = next.ballot.admit_without_peer(0).ok()?;
+                says.extend(next.to_witness(request));
             }
             Input::Hear { earlier, .. } => match message? {
                 Message::Peer { from, body } => {
@@ -330,7 +335,7 @@ impl Node {
         if !matches!(input, Input::LoseDisk { .. }) {
             next.ballot.check(self.ballot.record());
         }
-        let mut next = next.normal();
+        let mut next = next.normal(None);
         // The first offer on a link is made at once. To have made one forbids nothing later: it may never arrive, and
         // the next one takes its place.
         let none_out = matches!(
@@ -340,7 +345,7 @@ impl Node {
         if none_out {
             let _ = next.offer(&mut says);
         }
-        next.always_says(&mut says);
+        next.always_says(ordinals, &mut says);
         Some(Effect { node: next, says, led, on_both, told })
     }
 
@@ -386,6 +391,16 @@ impl Node {
                 says.push(self.to_peer(Body::Reply(Reply::Adopted { adoption: *adoption })));
                 nothing
             }
+            Body::Request(Request::Vouch { term, nonce }, _) => {
+                self.ballot.vouch(from.voter, *term).ok()?;
+                says.push(self.to_peer(Body::Reply(Reply::Vouched { term: *term, nonce: *nonce })));
+                nothing
+            }
+            Body::Reply(Reply::Vouched { term, nonce }) => {
+                let request = self.ballot.vouched(*term, *nonce).ok()?;
+                says.extend(self.to_witness(request));
+                nothing
+            }
             Body::Request(Request::Renew { term, .. }, _) => {
                 self.ballot.follow(from.voter, *term).ok()?;
                 nothing
@@ -423,7 +438,7 @@ impl Node {
                 self.ballot.confirmed(*term).ok()?;
                 Some(None)
             }
-            Reply::Admitted { term } => {
+            Reply::Admitted { term } | Reply::Validated { term } => {
                 self.ballot.witness_is_member(*term);
                 Some(None)
             }

@@ -1,5 +1,6 @@
 //! The invariants, and the normal form of a world: what can have no effect any more is not kept.
 
+use tiebreak::message::Standing;
 use tiebreak::testing::{Right, Rule};
 
 use crate::model::{Model, Move, Next};
@@ -71,13 +72,15 @@ impl Model {
         for side in 0..2 {
             let (me, other) = (*self.sight(world, side), *self.sight(world, 1 - side));
             let witness = world.witness;
+            let asked = self.waits_for(world);
             let mut flight = world.flight[side];
             flight.change(|item| {
                 let (message, age) = unpacked(item);
                 let gist = &self.gists[message as usize];
                 let live = if gist.kind.is_to_peer() {
-                    self.lives_at_peer(gist, age, &me, &other)
-                } else if matches!(gist.kind, Sort::AskVote | Sort::AskConfirm | Sort::AskAdmit) {
+                    self.lives_at_peer(gist, age, &other)
+                        && (!matches!(gist.kind, Sort::Vouch | Sort::Vouched) || asked == Some(gist.length))
+                } else if gist.kind.is_to_witness() {
                     self.lives_at_witness(gist, side, witness[usize::from(gist.slot)])
                 } else {
                     lives_when_told(gist, &me)
@@ -88,8 +91,15 @@ impl Model {
         }
     }
 
+    /// The start in which the first witness waits for a leader. No other is ever waited for: a new one is taken in.
+    fn waits_for(&self, world: &World) -> Option<u8> {
+        self.words_of(world.witness[0])
+            .filter(|words| !words.validated && !words.blank)
+            .map(|words| words.start)
+    }
+
     /// Whether a message to the peer can still do anything to its receiver, `to`.
-    fn lives_at_peer(&self, gist: &Gist, age: Age, _from: &Sight, to: &Sight) -> bool {
+    fn lives_at_peer(&self, gist: &Gist, age: Age, to: &Sight) -> bool {
         if gist.term < to.term {
             return false;
         }
@@ -115,7 +125,9 @@ impl Model {
             // only with what it had stated.
             Sort::Append => !(at_term && to.takes_part && gist.length <= to.length),
             Sort::Adopt => gist.adoption >= to.adoption,
-            Sort::Adopted => matches!(to.stance, Stance::Leader(Right::Blocked | Right::Paired)) && at_term,
+            Sort::Adopted | Sort::Vouched => {
+                matches!(to.stance, Stance::Leader(Right::Blocked | Right::Paired)) && at_term
+            }
             Sort::Offer | Sort::Renew => !(at_term && matches!(to.stance, Stance::Leader(_))),
             _ => true,
         }
@@ -139,7 +151,13 @@ impl Model {
                 let any = gist.term >= words.confirmed && !self.rules.keep(Rule::ConfirmNotBelowPromise);
                 (above || any) && !answered
             }
-            _ => words.blank,
+            Sort::AskValidate => {
+                !words.validated
+                    && words.start == gist.length
+                    && (gist.term > words.promised || promised_to_it)
+            }
+            Sort::AskRenew => gist.term > words.promised,
+            _ => words.blank || !self.rules.keep(Rule::AdmittedOnce),
         }
     }
 }
@@ -154,6 +172,6 @@ fn lives_when_told(gist: &Gist, to: &Sight) -> bool {
             Sort::ToldConfirmed => {
                 matches!(to.stance, Stance::Leader(Right::Blocked | Right::Paired)) && at_term
             }
-            _ => to.met.is_none_or(|met| met.slot != gist.slot || met.blank),
+            _ => to.met.is_none_or(|met| met.slot != gist.slot || met.standing != Standing::Member),
         }
 }

@@ -2,8 +2,8 @@
 //! types once, when they turn up.
 
 use tiebreak::ids::{Position, Term};
-use tiebreak::message::{Adoption, Reply, Request, Standing, WitnessRecord, Word};
-use tiebreak::testing::{Right, Role};
+use tiebreak::message::{Adoption, Reply, Request, Standing, Word};
+use tiebreak::testing::{Right, Role, Witness};
 
 use crate::node::{Greeting, Node, Witnessed, is_second};
 use crate::talk::{Body, Message, node, witness_slot};
@@ -47,6 +47,8 @@ pub(crate) struct Words {
     pub(crate) confirmed: u8,
     pub(crate) confirmed_to: u8,
     pub(crate) blank: bool,
+    pub(crate) validated: bool,
+    pub(crate) start: u8,
 }
 
 /// What the search has to know of a message.
@@ -54,7 +56,7 @@ pub(crate) struct Words {
 pub(crate) struct Gist {
     pub(crate) kind: Sort,
     pub(crate) term: u8,
-    /// How far a log or a position reaches.
+    /// How far a log or a position reaches, or the start of a witness that is asked for.
     pub(crate) length: u8,
     pub(crate) slot: u8,
     pub(crate) second_life: bool,
@@ -70,16 +72,25 @@ pub(crate) enum Sort {
     Append,
     Adopt,
     Adopted,
+    Vouch,
+    Vouched,
     Renew,
     AskVote,
     AskConfirm,
     AskAdmit,
+    AskValidate,
+    AskRenew,
     ToldVoted,
     ToldConfirmed,
     ToldAdmitted,
+    ToldValidated,
 }
 
 impl Sort {
+    pub(crate) fn is_to_witness(self) -> bool {
+        matches!(self, Sort::AskVote | Sort::AskConfirm | Sort::AskAdmit | Sort::AskValidate | Sort::AskRenew)
+    }
+
     pub(crate) fn is_to_peer(self) -> bool {
         matches!(
             self,
@@ -90,6 +101,8 @@ impl Sort {
                 | Sort::Append
                 | Sort::Adopt
                 | Sort::Adopted
+                | Sort::Vouch
+                | Sort::Vouched
                 | Sort::Renew
         )
     }
@@ -101,6 +114,11 @@ pub(crate) fn small(count: usize) -> u8 {
 
 fn small_position(position: Position) -> u8 {
     u8::try_from(position.0).expect("few writes within the bounds")
+}
+
+/// The number of a link to a witness is that of the witness's start.
+fn nonce_of(number: u64) -> u8 {
+    u8::try_from(number).expect("few starts within the bounds")
 }
 
 pub(crate) fn term8(term: Term) -> u8 {
@@ -136,13 +154,15 @@ pub(crate) fn sight(node: &Node, log: u16) -> Sight {
         greeting: node.greeting(),
         met: node.ballot.witness().map(|link| Witnessed {
             slot: small(witness_slot(link.who.incarnation)),
-            blank: link.standing == Standing::Blank,
+            standing: link.standing,
+            start: u8::try_from(link.number).expect("few starts within the bounds"),
         }),
         adoption: record.adoption,
     }
 }
 
-pub(crate) fn words(record: &WitnessRecord) -> Words {
+pub(crate) fn words(witness: &Witness) -> Words {
+    let record = witness.record();
     let mark = |word: &Word| {
         word.to.map_or(0, |voter| {
             leader_mark(usize::from(voter.node == node("b")), is_second(voter.incarnation))
@@ -154,6 +174,8 @@ pub(crate) fn words(record: &WitnessRecord) -> Words {
         confirmed: term8(record.confirmed.term),
         confirmed_to: mark(&record.confirmed),
         blank: record.standing == Standing::Blank,
+        validated: witness.standing() != Standing::Unvalidated,
+        start: u8::try_from(record.boot.0).expect("few starts within the bounds"),
     }
 }
 
@@ -184,6 +206,14 @@ pub(crate) fn gist(message: &Message) -> Gist {
                     (Sort::Adopt, *term)
                 }
                 Body::Request(Request::Renew { term, .. }, _) => (Sort::Renew, *term),
+                Body::Request(Request::Vouch { term, nonce }, _) => {
+                    gist.length = nonce_of(*nonce);
+                    (Sort::Vouch, *term)
+                }
+                Body::Reply(Reply::Vouched { term, nonce }) => {
+                    gist.length = nonce_of(*nonce);
+                    (Sort::Vouched, *term)
+                }
                 Body::Reply(Reply::Voted { term }) => (Sort::PeerVoted, *term),
                 Body::Reply(Reply::Adopted { adoption }) => {
                     gist.adoption = *adoption;
@@ -206,6 +236,11 @@ pub(crate) fn gist(message: &Message) -> Gist {
                     gist.adoption = *adoption;
                     (Sort::AskAdmit, *term)
                 }
+                Request::Validate { term, nonce, .. } => {
+                    gist.length = nonce_of(*nonce);
+                    (Sort::AskValidate, *term)
+                }
+                Request::Renew { term, .. } => (Sort::AskRenew, *term),
                 other => unreachable!("nobody asks {other:?}"),
             }
         }
@@ -216,6 +251,7 @@ pub(crate) fn gist(message: &Message) -> Gist {
                 Reply::Voted { term } => (Sort::ToldVoted, *term),
                 Reply::Confirmed { term } => (Sort::ToldConfirmed, *term),
                 Reply::Admitted { term } => (Sort::ToldAdmitted, *term),
+                Reply::Validated { term } => (Sort::ToldValidated, *term),
                 other => unreachable!("no witness says {other:?}"),
             }
         }

@@ -6,7 +6,9 @@
 //! names turned round.
 
 use tiebreak::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, VoterId};
-use tiebreak::message::{Adoption, Hello, Kind, Part, Ratchet, Reply, Request, Sender, Standing};
+use tiebreak::message::{
+    Adoption, BANNED_MAX, Hello, Kind, Part, Ratchet, Remembered, Reply, Request, Sender, Standing,
+};
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(1);
 /// The live link to the peer, as its end numbers it.
@@ -15,7 +17,10 @@ pub(crate) const LINK: LinkId = LinkId(1);
 pub(crate) const NEW_LINK: LinkId = LinkId(2);
 /// A link to the peer that is over. Only a broken rule lets anything in from it.
 pub(crate) const EARLIER_LINK: LinkId = LinkId(9);
+/// The link to the witness, at both ends.
 pub(crate) const WITNESS_LINK: LinkId = LinkId(1_000);
+/// A link to the witness that has just come up.
+pub(crate) const NEW_WITNESS_LINK: LinkId = LinkId(1_001);
 
 /// Which life of a replica: its first, or the one after it lost its disk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -119,8 +124,20 @@ pub(crate) fn hello(part: Part, standing: Standing) -> Hello {
         sole: false,
         leads: false,
         adoption: Adoption::NONE,
-        ratchet: Ratchet::default(),
         remembers: None,
-        nonce: 0,
+        banned: [Incarnation::NIL; BANNED_MAX],
     }
+}
+
+/// What a witness's answer to a greeting says: with the number of the link.
+pub(crate) fn answer_of_witness(standing: Standing, to: VoterId) -> Hello {
+    let remembers = Remembered {
+        voter: to,
+        boot: Boot(0),
+        term: Term::ZERO,
+        took_part: Term::ZERO,
+        position: Position(0),
+        ratchet: Ratchet { current: 0, pending: 1 << 32 },
+    };
+    Hello { remembers: Some(remembers), ..hello(Part::Witness, standing) }
 }

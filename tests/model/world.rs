@@ -13,6 +13,10 @@ pub(crate) struct Bounds {
     pub(crate) writes: u8,
     /// What else may happen.
     pub(crate) faults: Faults,
+    /// Whether the witness waits for a leader after each start.
+    pub(crate) strict_boot: bool,
+    /// Whether the cluster has no data, and leases of the witness.
+    pub(crate) leadership: bool,
     /// The highest ordinal of an adoption: how often one leader may propose a new witness again.
     pub(crate) ordinals: u8,
 }
@@ -32,6 +36,10 @@ pub(crate) struct Faults {
     pub(crate) replaced_witness: u8,
     /// Lost disks of replicas.
     pub(crate) lost_replica: u8,
+    /// Restarts of the witness. (Without `strict_boot` they change nothing that is not lost with a message anyway.)
+    pub(crate) restarts: u8,
+    /// Restarts of the witness on an earlier record.
+    pub(crate) rolled_witness: u8,
 }
 
 /// Without limit.
@@ -40,8 +48,16 @@ pub(crate) const ANY: u8 = u8::MAX;
 impl Faults {
     /// Crashes, new links and wiping copies, as often as you like.
     pub(crate) const ORDINARY: Faults = Faults { crashes: ANY, links: ANY, resyncs: ANY, ..Faults::NONE };
-    pub(crate) const NONE: Faults =
-        Faults { crashes: 0, links: 0, resyncs: 0, lost_witness: 0, replaced_witness: 0, lost_replica: 0 };
+    pub(crate) const NONE: Faults = Faults {
+        crashes: 0,
+        links: 0,
+        resyncs: 0,
+        lost_witness: 0,
+        replaced_witness: 0,
+        lost_replica: 0,
+        restarts: 0,
+        rolled_witness: 0,
+    };
 
     pub(crate) fn spend(count: &mut u8) {
         if *count != ANY {
@@ -128,6 +144,8 @@ pub(crate) struct World {
     pub(crate) nodes: [u32; 2],
     /// By number, zero for none: the first witness, and the one that came after it.
     pub(crate) witness: [u16; 2],
+    /// The record on which the first witness may start again, once it is chosen; zero for none.
+    pub(crate) image: u16,
     /// The newest link is up at both ends (0), or at one end only (1 or 2).
     pub(crate) ahead: u8,
     pub(crate) written: u8,
@@ -147,11 +165,12 @@ impl World {
     }
 
     /// The same with the two replicas changed over; `witness` is what the witnesses look like then.
-    pub(crate) fn turned(&self, witness: [u16; 2]) -> World {
+    pub(crate) fn turned(&self, witness: [u16; 2], image: u16) -> World {
         let mut turned = *self;
         turned.nodes.swap(0, 1);
         turned.flight.swap(0, 1);
         turned.witness = witness;
+        turned.image = image;
         turned.ahead = [0, 2, 1][usize::from(self.ahead)];
         for mark in &mut turned.leaders {
             *mark = [0, 2, 1, 4, 3][usize::from(*mark)];
@@ -171,6 +190,7 @@ impl World {
         words.extend(self.witness);
         words.push(pair(self.ahead, self.written));
         words.push(self.committed);
+        words.push(self.image);
         for two in self.acknowledged.chunks(2) {
             words.push(pair(two[0], two[1]));
         }
@@ -181,6 +201,7 @@ impl World {
         words.push(pair(left.crashes, left.links));
         words.push(pair(left.resyncs, left.lost_witness));
         words.push(pair(left.replaced_witness, left.lost_replica));
+        words.push(pair(left.restarts, left.rolled_witness));
         words.push(pair(self.flight[0].count, self.flight[1].count));
         for flight in &self.flight {
             words.extend(flight.items());
@@ -195,19 +216,23 @@ impl World {
         let w = &words[1..length];
         let node = |at: usize| u32::from(w[at]) | (u32::from(w[at + 1]) << 16);
         let mut acknowledged = [0; WRITES_MAX];
-        for (two, word) in acknowledged.chunks_mut(2).zip(&w[8..10]) {
+        for (two, word) in acknowledged.chunks_mut(2).zip(&w[9..11]) {
             two.copy_from_slice(&halves(*word));
         }
         let mut leaders = [0; TERMS_MAX];
-        for (four, word) in leaders.chunks_mut(4).zip(&w[10..12]) {
+        for (four, word) in leaders.chunks_mut(4).zip(&w[11..13]) {
             let [low, high] = halves(*word);
             four.copy_from_slice(&[low & 15, low >> 4, high & 15, high >> 4]);
         }
-        let ([crashes, links], [resyncs, lost_witness], [replaced_witness, lost_replica]) =
-            (halves(w[12]), halves(w[13]), halves(w[14]));
-        let counts = halves(w[15]);
+        let [
+            [crashes, links],
+            [resyncs, lost_witness],
+            [replaced_witness, lost_replica],
+            [restarts, rolled_witness],
+        ] = [13, 14, 15, 16].map(|at| halves(w[at]));
+        let counts = halves(w[17]);
         let mut flight = [Flight::EMPTY; 2];
-        let mut at = 16;
+        let mut at = 18;
         for (flight, count) in flight.iter_mut().zip(counts) {
             let end = at + usize::from(count);
             flight.count = count;
@@ -221,9 +246,19 @@ impl World {
             ahead,
             written,
             committed: w[7],
+            image: w[8],
             acknowledged,
             leaders,
-            left: Faults { crashes, links, resyncs, lost_witness, replaced_witness, lost_replica },
+            left: Faults {
+                crashes,
+                links,
+                resyncs,
+                lost_witness,
+                replaced_witness,
+                lost_replica,
+                restarts,
+                rolled_witness,
+            },
             flight,
         };
         (world, length)

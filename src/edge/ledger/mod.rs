@@ -172,6 +172,39 @@ impl Ledger {
         disk.sync_directory(directory).map_err(failed("sync", directory))
     }
 
+    /// Moves the ledger aside, whatever it holds, and makes a new one in its place; nothing is removed. Returns where
+    /// the earlier one is.
+    ///
+    /// # Errors
+    /// [`LedgerError::Missing`] if there is none, [`LedgerError::Locked`], [`LedgerError::Io`].
+    pub fn replace(
+        disk: &dyn Disk,
+        directory: &Path,
+        purpose: Purpose,
+        incarnation: Incarnation,
+        records: &[Record],
+    ) -> Result<PathBuf, LedgerError> {
+        let path = directory.join(FILE_NAME);
+        let aside = {
+            let _lock = lock(disk, directory)?;
+            if !disk.exists(&path).map_err(failed("look for", &path))? {
+                return Err(LedgerError::Missing { path });
+            }
+            let mut names = (1_u32..).map(|number| directory.join(format!("{FILE_NAME}.replaced-{number}")));
+            let aside = loop {
+                let name = names.next().expect("there are numbers left");
+                if !disk.exists(&name).map_err(failed("look for", &name))? {
+                    break name;
+                }
+            };
+            disk.rename(&path, &aside).map_err(failed("move aside", &path))?;
+            disk.sync_directory(directory).map_err(failed("sync", directory))?;
+            aside
+        };
+        Ledger::create(disk, directory, purpose, incarnation, records)?;
+        Ok(aside)
+    }
+
     /// Opens a ledger for this process alone, and returns its records, each durable.
     ///
     /// # Errors

@@ -1,25 +1,44 @@
-//! For the exhaustive search alone: one number for the live link, so that two histories with as many links as you
-//! like lead to equal states.
+//! For the exhaustive search alone: one state for all those that differ only in what cannot matter to it.
 
-use crate::ids::LinkId;
+use crate::ids::{LinkId, Term};
 
 use super::{Ballot, Role};
 
 impl Ballot {
-    /// The same state, with the live link to the peer numbered `id` and without what was noted about links that are
-    /// over. The number of a link is only ever compared with another one's, and a link that is over does not come
-    /// back: so nothing that this state can do is changed.
+    /// The same state, with the live links to peer and witness numbered by these; without notes about links that are
+    /// over, which never match again; and without what others have said of their past and of their terms. `number` is
+    /// what names a new link to the witness.
+    ///
+    /// Numbers of links are only ever compared with one another. What is remembered serves the nets of §7, which
+    /// refuse links or find a state lost; and terms of others are hints for choosing a term. The search gives each
+    /// hint that there can be when it matters, and searches states that lost nothing: there the nets have nothing to
+    /// find.
     #[must_use]
-    pub fn renumbered(mut self, id: LinkId) -> Ballot {
+    pub fn plain(mut self, [to_peer, to_witness]: [LinkId; 2], number: Option<u64>) -> Ballot {
+        self.record.remembers = [None; 2];
+        if let Some(witness) = &mut self.witness {
+            (witness.id, witness.term) = (to_witness, Term::ZERO);
+            witness.number = number.unwrap_or(witness.number);
+        }
         let Some(peer) = &mut self.peer else { return self };
-        let live = std::mem::replace(&mut peer.id, id);
+        let live = std::mem::replace(&mut peer.id, to_peer);
+        (peer.term, peer.number) = (Term::ZERO, 0);
         match &mut self.role {
-            Role::Leader { offer: Some(offer), .. } if offer.link == live => offer.link = id,
-            Role::Follower { offer: Some(offer), .. } if offer.link == live => offer.link = id,
+            Role::Leader { offer: Some(offer), .. } if offer.link == live => offer.link = to_peer,
+            Role::Follower { offer: Some(offer), .. } if offer.link == live => offer.link = to_peer,
             _ => {}
         }
-        self.stated =
-            self.stated.filter(|(link, ..)| *link == live).map(|(_, term, position)| (id, term, position));
+        self.stated = self
+            .stated
+            .filter(|(link, ..)| *link == live)
+            .map(|(_, term, position)| (to_peer, term, position));
+        self
+    }
+
+    /// Without its link to the witness.
+    #[must_use]
+    pub fn without_witness(mut self) -> Ballot {
+        self.witness = None;
         self
     }
 }

@@ -10,13 +10,17 @@
 //! - a leader is solo exactly when it is durably `sole`;
 //! - a replica that is sole never follows and never votes.
 
+mod links;
+#[cfg(feature = "testing")]
+mod normal;
+mod witness;
+
 use crate::ids::{ClusterId, Incarnation, LinkId, Position, Term, VoterId};
-use crate::message::{Adoption, Candidacy, Hello, Part, Refusal, ReplicaRecord, Request, Sender, Standing};
+use crate::message::{Adoption, Candidacy, Part, Refusal, ReplicaRecord, Request, Sender, Standing};
 use crate::rules::{Rule, Rules};
 use crate::time::Millis;
 
-#[cfg(feature = "testing")]
-mod normal;
+use links::place;
 
 /// What a leader may acknowledge to its clients. (§5)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -40,6 +44,8 @@ pub struct Link {
     pub standing: Standing,
     /// The highest durable term that it stated.
     pub term: Term,
+    /// The number that both ends have given the link.
+    pub number: u64,
 }
 
 /// An offer that a leader has out.
@@ -187,7 +193,7 @@ impl Ballot {
     pub fn may_stand(&self) -> Result<(), Refusal> {
         if self.rules.keep(Rule::StandingIsGranting) {
             match self.record.standing {
-                Standing::Blank => return Err(Refusal::Blank),
+                Standing::Blank | Standing::Unvalidated => return Err(Refusal::Blank),
                 Standing::Resyncing(_) => return Err(Refusal::Resyncing),
                 Standing::Member => {}
             }
@@ -246,105 +252,6 @@ impl Ballot {
         }
         let admitted = peer.standing != Standing::Blank || *opened_for == Some(peer.who.incarnation);
         if admitted || !self.rules.keep(Rule::BlankJoinsSoleOnly) { Ok(peer) } else { Err(Refusal::Blank) }
-    }
-}
-
-// Links.
-impl Ballot {
-    /// A link came up, and the other end has said who it is. An earlier link to the same voter is over with it.
-    pub fn link_up(&mut self, id: LinkId, from: &Sender, hello: &Hello) -> Result<(), Refusal> {
-        let mine = self.record.cluster;
-        if hello.name != self.record.name
-            || (mine != ClusterId::NIL && from.cluster != ClusterId::NIL && from.cluster != mine)
-        {
-            return Err(Refusal::OtherCluster);
-        }
-        let link = Link { id, who: from.voter, standing: hello.standing, term: from.term };
-        match hello.part {
-            Part::Witness => {
-                self.witness = Some(link);
-            }
-            Part::Replica => {
-                // A link comes up once: to hear the same `Hello` again ends nothing.
-                if self.peer.is_none_or(|peer| peer.id != id) {
-                    self.peer_gone();
-                }
-                self.peer = Some(link);
-            }
-        }
-        Ok(())
-    }
-
-    /// The link is over.
-    pub fn link_down(&mut self, id: LinkId) {
-        if self.peer.is_some_and(|link| link.id == id) {
-            self.peer = None;
-            self.peer_gone();
-        }
-        if self.witness.is_some_and(|link| link.id == id) {
-            self.witness = None;
-        }
-    }
-
-    /// What was agreed on the link to the peer is void.
-    fn peer_gone(&mut self) {
-        match &mut self.role {
-            Role::Leader { right, offer, .. } => {
-                *offer = None;
-                if *right == Right::Paired {
-                    *right = Right::Blocked;
-                }
-            }
-            Role::Follower { offer, .. } => *offer = None,
-            Role::Candidate => {}
-        }
-    }
-
-    /// Which of the two live links this is, or void.
-    fn live(&self, id: LinkId) -> Result<Part, Refusal> {
-        if self.peer.is_some_and(|link| link.id == id) {
-            return Ok(Part::Replica);
-        }
-        if self.witness.is_some_and(|link| link.id == id) {
-            return Ok(Part::Witness);
-        }
-        Err(Refusal::Void)
-    }
-
-    /// The link on which a message came, if it is live and the message is of the life at its other end. Notes the
-    /// sender's term.
-    pub fn heard(&mut self, id: LinkId, part: Part, from: &Sender) -> Result<(), Refusal> {
-        if !self.rules.keep(Rule::EarlierLinksAreVoid) {
-            return Ok(());
-        }
-        if self.live(id)? != part {
-            return Err(Refusal::Void);
-        }
-        let link = match part {
-            Part::Replica => self.peer.as_mut(),
-            Part::Witness => self.witness.as_mut(),
-        };
-        let link = link.ok_or(Refusal::Void)?;
-        if link.who != from.voter {
-            return Err(Refusal::Void);
-        }
-        link.term = link.term.max(from.term);
-        Ok(())
-    }
-
-    /// The peer has shown that it is a full member now (it joined).
-    fn peer_is_member(&mut self) {
-        if let Some(peer) = &mut self.peer {
-            peer.standing = Standing::Member;
-        }
-    }
-
-    /// The witness has been taken in.
-    pub fn witness_is_member(&mut self, term: Term) {
-        if let Some(witness) = &mut self.witness {
-            witness.standing = Standing::Member;
-            witness.term = witness.term.max(term);
-        }
     }
 }
 
@@ -530,7 +437,11 @@ impl Ballot {
         }
         record.holds = offer.term;
         record.sole = false;
-        record.adoption = record.adoption.max(offer.adoption);
+        record.adoption = if self.rules.keep(Rule::AdoptionNeverGoesBack) {
+            record.adoption.max(offer.adoption)
+        } else {
+            offer.adoption
+        };
         self.role = Role::Follower { leader: Some((offer.leader, offer.term)), offer: None };
         self.note_stated();
         Ok(Request::Joined { term: offer.term, position: offer.position })
@@ -555,6 +466,9 @@ impl Ballot {
         *right = Right::Paired;
         self.record.sole = false;
         self.record.holds = term;
+        if let Some(known) = &mut self.record.remembers[place(Part::Replica)] {
+            (known.took_part, known.position) = (term, position);
+        }
         self.peer_is_member();
         Ok(())
     }
@@ -616,74 +530,6 @@ impl Ballot {
         Ok(())
     }
 
-    /// What a leader calls the blank witness on the live link, with a stamp above every earlier one. `proposed` counts
-    /// what this leader has proposed in its term.
-    fn adoption_of_blank(&self, proposed: u32) -> Result<Adoption, Refusal> {
-        let blank = self.witness.filter(|link| link.standing == Standing::Blank).ok_or(Refusal::Void)?;
-        let known = self.record.adoption;
-        let after_known = if known.term == self.record.term { known.ordinal.saturating_add(1) } else { 0 };
-        let ordinal = after_known.max(proposed);
-        Ok(Adoption { term: self.record.term, ordinal, incarnation: blank.who.incarnation })
-    }
-
-    /// A paired leader proposes the blank witness to its peer, who has to recognise it first. (§7)
-    pub fn propose_witness(&self, proposed: u32) -> Result<Request, Refusal> {
-        if self.right() != Some(Right::Paired) {
-            return Err(Refusal::NotLeader { term: self.record.term });
-        }
-        Ok(Request::Adopt { term: self.record.term, adoption: self.adoption_of_blank(proposed)? })
-    }
-
-    /// The leader that this replica has joined recognises another witness: so does this replica, and it never goes
-    /// back. (§7)
-    pub fn adopt(&mut self, leader: VoterId, term: Term, adoption: Adoption) -> Result<(), Refusal> {
-        let follows =
-            matches!(&self.role, Role::Follower { leader: Some(known), .. } if *known == (leader, term));
-        if !follows || self.record.term != term || self.record.holds != term || adoption.term != term {
-            return Err(Refusal::Void);
-        }
-        if adoption < self.record.adoption {
-            return Err(Refusal::Void);
-        }
-        self.record.adoption = adoption;
-        Ok(())
-    }
-
-    /// The peer has adopted: adopt too, and take the witness in. The adoption is to be durable before the request
-    /// leaves. (§7)
-    pub fn adopted(&mut self, adoption: Adoption) -> Result<Request, Refusal> {
-        let blank = self.witness.filter(|link| link.standing == Standing::Blank).ok_or(Refusal::Void)?;
-        let fits = blank.who.incarnation == adoption.incarnation && adoption.term == self.record.term;
-        if self.right() != Some(Right::Paired) || !fits || adoption < self.record.adoption {
-            return Err(Refusal::Void);
-        }
-        self.record.adoption = adoption;
-        Ok(self.admission(false))
-    }
-
-    fn admission(&self, solo: bool) -> Request {
-        Request::Admit {
-            term: self.record.term,
-            kind: self.record.kind,
-            adoption: self.record.adoption,
-            solo,
-            longest_lease: self.record.longest_lease,
-            nonce: 0,
-        }
-    }
-
-    /// A sole leader takes a blank witness in, alone. The adoption is to be durable before the request leaves. (§7)
-    pub fn admit_witness(&mut self, proposed: u32) -> Result<Request, Refusal> {
-        if self.right() != Some(Right::Solo) {
-            return Err(Refusal::NotLeader { term: self.record.term });
-        }
-        let adoption = self.adoption_of_blank(proposed)?;
-        if self.record.adoption.incarnation != adoption.incarnation {
-            self.record.adoption = adoption;
-        }
-        Ok(self.admission(true))
-    }
-
     /// Nothing that was promised runs any more: what is promised from now on is on record anew.
     pub fn forget_leases(&mut self, lease: Millis) {
         self.record.longest_lease = lease;
@@ -700,6 +546,10 @@ impl Ballot {
             return;
         }
         let (old, new) = (before, &self.record);
+        if new.incarnation != old.incarnation {
+            assert!(new.standing == Standing::Blank && !new.sole, "a new life is blank");
+            return;
+        }
         let resyncing = matches!(new.standing, Standing::Resyncing(_));
         assert!(new.term >= old.term, "a term never goes back");
         assert!(new.holds >= old.holds || (resyncing && new.holds == Term::ZERO), "holds never goes back");
