@@ -18,7 +18,7 @@ use tiebreak::testing::{Rule, Rules};
 use world::{ANY, Bounds, Faults, Flight};
 
 fn bounds(terms: u8, writes: u8, faults: Faults) -> Bounds {
-    Bounds { terms, writes, faults, strict_boot: false, leadership: false, ordinals: 1 }
+    Bounds { terms, writes, faults, strict_boot: faults.rolled_witness > 0, leadership: false, ordinals: 1 }
 }
 
 fn is_large() -> bool {
@@ -153,6 +153,7 @@ macro_rules! missed {
 }
 
 const CRASH: Faults = Faults { crashes: 1, ..Faults::NONE };
+const ROLLED: Faults = Faults { rolled_witness: 1, crashes: 1, ..Faults::NONE };
 
 missed! {
     one_promise_per_term_is_missed: OnePromisePerTerm, 3, 1, CRASH;
@@ -175,4 +176,11 @@ missed! {
     blank_joins_sole_only_is_missed: BlankJoinsSoleOnly, 4, 1, Faults { lost_replica: 1, ..Faults::NONE };
     blank_grants_nothing_is_missed: BlankGrantsNothing, 4, 1, Faults { lost_replica: 1, ..Faults::NONE };
     sync_before_reply_is_missed: SyncBeforeReply, 3, 1, Faults::NONE;
+    peer_adopts_first_is_missed: PeerAdoptsFirst, 3, 1, Faults { replaced_witness: 1, ..Faults::NONE };
+    adoption_never_goes_back_is_missed:
+        AdoptionNeverGoesBack, 4, 1, Faults { replaced_witness: 1, ..Faults::NONE };
+    admitted_once_is_missed: AdmittedOnce, 3, 1, Faults { lost_witness: 1, ..Faults::NONE };
+    validated_first_is_missed: ValidatedFirst, 3, 1, ROLLED;
+    vouched_by_peer_is_missed: VouchedByPeer, 3, 1, ROLLED;
+    validation_raises_confirmed_is_missed: ValidationRaisesConfirmed, 3, 1, ROLLED;
 }

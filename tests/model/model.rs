@@ -325,7 +325,7 @@ impl Model {
         let Some(before) = self.witnesses.get(u32::from(number)).clone() else {
             return Answer { witness: number, reply: None, broken: None };
         };
-        let Message::Ask { from, request, .. } = self.messages.get(u32::from(message)).clone() else {
+        let Message::Ask { from, start, request, .. } = self.messages.get(u32::from(message)).clone() else {
             unreachable!("only a request reaches a witness");
         };
         // The witness knows the two by one pair of names: those of the first.
@@ -349,7 +349,8 @@ impl Model {
         let is_lease = matches!(step.reply, Reply::Renewed { .. });
         let kept = self.rules == Rules::KEPT;
         let broken = words_went_back(before.record(), after.record()).filter(|_| kept).map(String::from);
-        let told = Message::Told { life: from.voter.incarnation, from: bare(step.sender), reply: step.reply };
+        let told =
+            Message::Told { life: from.voter.incarnation, from: bare(step.sender), start, reply: step.reply };
         let reply = (!is_lease).then(|| self.message(told));
         Answer { witness: self.witness(&after), reply, broken }
     }

@@ -250,6 +250,9 @@ impl Model {
         match gist.kind {
             Sort::AskVote | Sort::AskConfirm | Sort::AskAdmit | Sort::AskValidate | Sort::AskRenew => {
                 let slot = usize::from(gist.slot);
+                if self.words_of(world.witness[slot]).is_none_or(|words| words.start != gist.start) {
+                    return;
+                }
                 let answer = self.answer(world.witness[slot], message, side);
                 if let Some(what) = answer.broken {
                     out.push((Move::Ask(side, message), Err(what)));

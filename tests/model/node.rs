@@ -187,7 +187,7 @@ impl Node {
     fn to_witness(&self, request: Request) -> Option<Message> {
         let witness = self.ballot.witness()?;
         let slot = witness_slot(witness.who.incarnation);
-        Some(Message::Ask { from: bare(self.ballot.sender()), slot, request })
+        Some(Message::Ask { from: bare(self.ballot.sender()), slot, start: witness.number, request })
     }
 
     /// What a replica in this state says at any time is said at once, and again on each new link.
@@ -322,11 +322,13 @@ impl Node {
                     next.ballot.heard(link, Part::Replica, &from).ok()?;
                     (led, on_both, told) = next.hear_peer(link, &from, &body, &mut says)?;
                 }
-                Message::Told { life, from, reply } => {
+                Message::Told { life, from, start, reply } => {
                     if *life != self.ballot.me().incarnation {
                         return None;
                     }
-                    next.ballot.heard(WITNESS_LINK, Part::Witness, from).ok()?;
+                    let live = next.ballot.witness().is_some_and(|link| link.number == *start);
+                    let link = if live { WITNESS_LINK } else { EARLIER_LINK };
+                    next.ballot.heard(link, Part::Witness, from).ok()?;
                     led = next.hear_witness(reply)?;
                 }
                 Message::Ask { .. } => return None,

@@ -1,7 +1,7 @@
 //! The invariants, and the normal form of a world: what can have no effect any more is not kept.
 
 use tiebreak::message::Standing;
-use tiebreak::testing::{Right, Rule};
+use tiebreak::testing::{Right, Rule, Rules};
 
 use crate::model::{Model, Move, Next};
 use crate::sight::{Gist, Sight, Sort, Stance};
@@ -83,7 +83,7 @@ impl Model {
                 } else if gist.kind.is_to_witness() {
                     self.lives_at_witness(gist, side, witness[usize::from(gist.slot)])
                 } else {
-                    lives_when_told(gist, &me)
+                    lives_when_told(gist, &me, self.rules)
                 };
                 live.then_some(item)
             });
@@ -135,6 +135,10 @@ impl Model {
 
     fn lives_at_witness(&self, gist: &Gist, side: usize, witness: u16) -> bool {
         let Some(words) = self.words_of(witness) else { return false };
+        if gist.start != words.start {
+            // It was sent to a process that is gone.
+            return false;
+        }
         let asker = leader_mark(side, gist.second_life);
         let promised_to_it = words.promised_to == asker && gist.term == words.promised;
         match gist.kind {
@@ -163,10 +167,13 @@ impl Model {
 }
 
 /// Whether what a witness said can still do anything to its receiver.
-fn lives_when_told(gist: &Gist, to: &Sight) -> bool {
+fn lives_when_told(gist: &Gist, to: &Sight, rules: Rules) -> bool {
     let this_life = gist.second_life == (to.greeting.life == Life::Second);
+    let voids = rules.keep(Rule::EarlierLinksAreVoid);
+    let over = to.met.is_some_and(|met| met.slot == gist.slot && met.start > gist.start && voids);
     let at_term = gist.term == to.term;
     this_life
+        && !over
         && match gist.kind {
             Sort::ToldVoted => to.stance == Stance::Candidate && at_term,
             Sort::ToldConfirmed => {

@@ -59,6 +59,8 @@ pub(crate) struct Gist {
     /// How far a log or a position reaches, or the start of a witness that is asked for.
     pub(crate) length: u8,
     pub(crate) slot: u8,
+    /// In which start of the witness.
+    pub(crate) start: u8,
     pub(crate) second_life: bool,
     pub(crate) adoption: Adoption,
 }
@@ -185,6 +187,7 @@ pub(crate) fn gist(message: &Message) -> Gist {
         term: 0,
         length: 0,
         slot: 0,
+        start: 0,
         second_life: false,
         adoption: Adoption::NONE,
     };
@@ -226,7 +229,8 @@ pub(crate) fn gist(message: &Message) -> Gist {
                 other => unreachable!("nobody says {other:?}"),
             }
         }
-        Message::Ask { from, slot, request } => {
+        Message::Ask { from, slot, start, request } => {
+            gist.start = nonce_of(*start);
             gist.second_life = is_second(from.voter.incarnation);
             gist.slot = small(*slot);
             match request {
@@ -244,7 +248,8 @@ pub(crate) fn gist(message: &Message) -> Gist {
                 other => unreachable!("nobody asks {other:?}"),
             }
         }
-        Message::Told { life, from, reply } => {
+        Message::Told { life, from, start, reply } => {
+            gist.start = nonce_of(*start);
             gist.second_life = is_second(*life);
             gist.slot = small(witness_slot(from.voter.incarnation));
             match reply {

@@ -86,10 +86,10 @@ pub(crate) enum Body {
 pub(crate) enum Message {
     /// To the peer, by the names of its sender.
     Peer { from: Sender, body: Body },
-    /// To a witness, by the names of its sender.
-    Ask { from: Sender, slot: usize, request: Request },
+    /// To a witness in one of its starts, by the names of its sender.
+    Ask { from: Sender, slot: usize, start: u64, request: Request },
     /// From a witness, by the names of its receiver.
-    Told { life: Incarnation, from: Sender, reply: Reply },
+    Told { life: Incarnation, from: Sender, start: u64, reply: Reply },
 }
 
 /// The head of a message without the hints in it. The count of starts is for the nets of §7, and the sender's term
