@@ -144,9 +144,11 @@ pub struct Hello {
     pub leads: bool,
     /// The witness that a replica recognises.
     pub adoption: Adoption,
-    /// What the sender remembers of the receiver, or of an earlier life of it. In an answer, the pending number of its
-    /// ratchet is drawn for this link alone and names it from now on.
+    /// What the sender remembers of the receiver, or of an earlier life of it.
     pub remembers: Option<Remembered>,
+    /// In a greeting: counts the greetings of this run to this node, so that one that was overtaken is void. In the
+    /// answer: drawn for this link alone, it names the link from now on.
+    pub nonce: u64,
     /// Lives that were given up by an operator.
     pub banned: [Incarnation; BANNED_MAX],
 }
@@ -231,14 +233,14 @@ pub enum Request {
         term: Term,
         /// Whether the leader is solo: then nobody else had to vouch, and the term is confirmed as well.
         solo: bool,
-        /// The number that the witness drew for this link.
+        /// The nonce of the link.
         nonce: u64,
     },
-    /// Paired leader to peer: "do you still take part in my term? The witness asks, by this number." (§7)
+    /// Paired leader to peer: "do you still take part in my term? The witness asks, by this nonce." (§7)
     Vouch {
         /// The term.
         term: Term,
-        /// The number that the witness drew for its link to the leader.
+        /// The nonce of the link between witness and leader.
         nonce: u64,
     },
     /// Anyone whose key is pinned: "how are you?"

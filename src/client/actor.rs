@@ -302,7 +302,7 @@ impl Actor {
         self.drop_replaced_links();
         let live = [self.live_link(Part::Replica), self.live_link(Part::Witness)];
         self.live.send_if_modified(|old| std::mem::replace(old, live) != live);
-        let stamp = outputs.view.peer.map(|peer| LinkStamp(peer.number));
+        let stamp = outputs.view.peer.map(|peer| LinkStamp(peer.nonce));
         let lease = self.authority.publish(&outputs.view, stamp);
         let now = role(&outputs.view, lease);
         self.roles.send_if_modified(|old| {
@@ -358,8 +358,8 @@ impl Drop for Actor {
 
 /// What the view means to the embedding program.
 fn role(view: &View, lease: Option<super::Lease>) -> Role {
-    let stamp = |id: LinkId| view.peer.filter(|peer| peer.id == id).map(|peer| LinkStamp(peer.number));
-    let link = view.peer.map(|peer| LinkStamp(peer.number));
+    let stamp = |id: LinkId| view.peer.filter(|peer| peer.id == id).map(|peer| LinkStamp(peer.nonce));
+    let link = view.peer.map(|peer| LinkStamp(peer.nonce));
     match view.role {
         RoleView::Leader { token, right, may_offer, resigning, .. } => Role::Leader(Leader {
             term: view.term,

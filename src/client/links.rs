@@ -12,7 +12,7 @@ use crate::edge::identity::Fingerprint;
 use crate::edge::quic::{CloseCode, Connection, DialError, Endpoint, Fault, LinkError, Responder};
 use crate::ids::{LinkId, NodeId};
 use crate::limits::{REDIAL_MAX, REDIAL_MIN};
-use crate::message::{Part, Refusal, Reply, Request, Sender};
+use crate::message::{Hello, Part, Refusal, Reply, Request, Sender};
 use crate::wire;
 
 use super::actor::{Event, Linked, Shared, patience};
@@ -78,6 +78,7 @@ struct Links {
     events: mpsc::WeakSender<Event>,
     shared: Shared,
     numbers: AtomicU64,
+    greetings: AtomicU64,
     peer: OtherConfig,
     witness: OtherConfig,
 }
@@ -94,6 +95,7 @@ pub(super) fn spawn(
         events,
         shared,
         numbers: AtomicU64::new(1),
+        greetings: AtomicU64::new(1),
         peer: config.peer.clone(),
         witness: config.witness.clone(),
     });
@@ -176,7 +178,8 @@ impl Links {
     /// The first exchange: only its answer makes a connection a link.
     async fn greet(self: &Arc<Self>, part: Part, connection: Connection) -> Result<(), Unlinked> {
         let (sender, hellos) = *self.shared.words.borrow();
-        let hello = hellos[usize::from(part == Part::Witness)];
+        let nonce = self.greetings.fetch_add(1, Ordering::Relaxed);
+        let hello = Hello { nonce, ..hellos[usize::from(part == Part::Witness)] };
         let request = wire::encode_request(&sender, &Request::Hello(hello));
         let answer = timeout(patience(connection.rtt()), connection.ask(&request)).await;
         let bytes = match answer {

@@ -26,8 +26,12 @@ pub(super) struct Leases {
 impl Leases {
     /// Nothing is known of what was promised before now, but how long it was at most.
     pub(super) fn started(now: Moment, record: &WitnessRecord, rules: Rules) -> Leases {
-        let promises = record.kind == Kind::Leadership && rules.keep(Rule::WitnessHoldsOff);
-        let hold_off = if promises { now + kept(record.longest_lease.span()) } else { now };
+        let may_run = record.kind == Kind::Leadership && record.longest_lease > Millis(0);
+        let hold_off = if may_run && rules.keep(Rule::WitnessHoldsOff) {
+            now + kept(record.longest_lease.span())
+        } else {
+            now
+        };
         Leases { promised: None, hold_off, longest_until: hold_off }
     }
 

@@ -15,7 +15,7 @@ mod lease;
 mod normal;
 
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, VoterId};
-use crate::memory::{Finding, Own, ban};
+use crate::memory::{Finding, Greeting, Own, ban};
 use crate::message::{
     Adoption, BANNED_MAX, Candidacy, Hello, Kind, OtherReport, Part, Refusal, Remembered, Reply, Report,
     Request, RoleName, Sender, Standing, WitnessRecord, Word,
@@ -70,7 +70,9 @@ struct Heard {
 struct Link {
     id: LinkId,
     who: VoterId,
-    /// The number that both ends have given it.
+    /// Names the link, at both ends.
+    nonce: u64,
+    /// The number of the links between the two that the replica has when it speaks on this one.
     number: u64,
     /// The highest durable term that the replica stated on it.
     term: Term,
@@ -88,6 +90,8 @@ pub struct Witness {
     leases: Leases,
     /// In the places of `record.remembers`.
     links: [Option<Link>; 2],
+    /// The newest greeting of each.
+    greetings: [Option<Greeting>; 2],
     refused: Option<(NodeId, Refusal)>,
     rules: Rules,
 }
@@ -128,6 +132,7 @@ impl Witness {
             heard: None,
             leases: Leases::started(now, &record, rules),
             links: [None; 2],
+            greetings: [None; 2],
             refused: None,
             rules,
         };
@@ -179,6 +184,7 @@ impl Witness {
             leads: false,
             adoption: Adoption { incarnation: self.record.incarnation, ..Adoption::NONE },
             remembers: remembers.copied(),
+            nonce: self.links.iter().flatten().find(|link| link.who == to).map_or(0, |link| link.nonce),
             banned: self.record.banned,
         }
     }
@@ -353,6 +359,7 @@ impl Witness {
             // A link comes up once: the same greeting again has the same answer.
             return Ok(Reply::Hello(self.hello(from.voter)));
         }
+        let greeting = Greeting::after(self.greetings[place], from, hello)?;
         let own = Own {
             sender: self.sender(),
             takes_part: Term::ZERO,
@@ -364,7 +371,7 @@ impl Witness {
         #[allow(clippy::cast_possible_truncation, reason = "the lower half is meant")]
         let finding = own.greeted(from, hello, fresh as u32, is_linked);
         let (remember, number) = match finding {
-            Finding::Fits { remember, link, .. } => (remember, link),
+            Finding::Fits { remember, number, .. } => (remember, number),
             Finding::Refused(refusal) => return Err(refusal),
             Finding::OwnIsOlder => {
                 self.lose(Incarnation(fresh));
@@ -373,8 +380,12 @@ impl Witness {
         };
         self.record.remembers[place] =
             Some(Remembered { took_part: Term::ZERO, position: Position(0), ..remember });
+        self.greetings[place] = Some(greeting);
         ban(&mut self.record.banned, &hello.banned);
-        self.links[place] = Some(Link { id: link, who: from.voter, number, term: from.term, heard: now });
+        #[allow(clippy::cast_possible_truncation, reason = "the upper half of 128 bits is 64 bits")]
+        let nonce = (fresh >> 64) as u64;
+        self.links[place] =
+            Some(Link { id: link, who: from.voter, nonce, number, term: from.term, heard: now });
         for link in &mut self.links {
             *link = link.filter(|link| !bans || !self.record.banned.contains(&link.who.incarnation));
         }
@@ -446,7 +457,7 @@ impl Witness {
         solo: bool,
         nonce: u64,
     ) -> Result<Reply, Refusal> {
-        if self.links[place].is_none_or(|link| link.number != nonce) || term == Term::ZERO {
+        if self.links[place].is_none_or(|link| link.nonce != nonce) || term == Term::ZERO {
             return Err(Refusal::Void);
         }
         if self.validated {

@@ -8,16 +8,18 @@ use super::{Boot, Witness};
 
 impl Witness {
     /// The same state with the replicas renamed; without notes that serve reports, courtesies and the nets of §7 only.
-    /// A link keeps its replica, and of its number only which start of the witness it came up in.
+    /// A link keeps its replica, and of its nonce only which start of the witness it came up in.
     #[must_use]
     pub fn plain(mut self, renamed: impl Fn(VoterId) -> VoterId) -> Witness {
         self.forget_notes();
+        self.greetings = [None; 2];
         for word in [&mut self.record.promised, &mut self.record.confirmed] {
             word.to = word.to.map(&renamed);
         }
         for link in self.links.iter_mut().flatten() {
             link.who = renamed(link.who);
-            (link.number, link.term, link.heard) = (u64::from(self.record.boot.0), Term::ZERO, Moment(0));
+            (link.nonce, link.number) = (u64::from(self.record.boot.0), 0);
+            (link.term, link.heard) = (Term::ZERO, Moment(0));
         }
         for known in self.record.remembers.iter_mut().flatten() {
             *known = Remembered {

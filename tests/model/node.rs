@@ -159,9 +159,10 @@ impl Node {
 
     fn met(mut self, witness: Witnessed) -> Node {
         let from = witness_sender(witness);
-        let hello = answer_of_witness(witness.standing, self.ballot.me());
+        let start = u64::from(witness.start);
+        let hello = answer_of_witness(witness.standing, self.ballot.me(), start);
         let _ = self.ballot.link_up(NEW_WITNESS_LINK, &from, &hello, true, 0);
-        self.normal(Some(u64::from(witness.start)))
+        self.normal(Some(start))
     }
 
     fn restart(&mut self, mut record: ReplicaRecord, peer: Greeting, witness: Option<Witnessed>) {
@@ -172,8 +173,8 @@ impl Node {
     }
 
     /// One state for all those that differ only in what cannot matter: see `Ballot::plain`.
-    fn normal(mut self, number: Option<u64>) -> Node {
-        self.ballot = self.ballot.plain([LINK, WITNESS_LINK], number);
+    fn normal(mut self, nonce: Option<u64>) -> Node {
+        self.ballot = self.ballot.plain([LINK, WITNESS_LINK], nonce);
         if !matches!(self.ballot.role(), Role::Follower { offer: Some(_), .. }) {
             self.offered = None;
         }
@@ -187,7 +188,7 @@ impl Node {
     fn to_witness(&self, request: Request) -> Option<Message> {
         let witness = self.ballot.witness()?;
         let slot = witness_slot(witness.who.incarnation);
-        Some(Message::Ask { from: bare(self.ballot.sender()), slot, start: witness.number, request })
+        Some(Message::Ask { from: bare(self.ballot.sender()), slot, start: witness.nonce, request })
     }
 
     /// What a replica in this state says at any time is said at once, and again on each new link.
@@ -326,7 +327,7 @@ impl Node {
                     if *life != self.ballot.me().incarnation {
                         return None;
                     }
-                    let live = next.ballot.witness().is_some_and(|link| link.number == *start);
+                    let live = next.ballot.witness().is_some_and(|link| link.nonce == *start);
                     let link = if live { WITNESS_LINK } else { EARLIER_LINK };
                     next.ballot.heard(link, Part::Witness, from).ok()?;
                     led = next.hear_witness(reply)?;

@@ -157,7 +157,7 @@ pub(crate) fn sight(node: &Node, log: u16) -> Sight {
         met: node.ballot.witness().map(|link| Witnessed {
             slot: small(witness_slot(link.who.incarnation)),
             standing: link.standing,
-            start: u8::try_from(link.number).expect("few starts within the bounds"),
+            start: u8::try_from(link.nonce).expect("few starts within the bounds"),
         }),
         adoption: record.adoption,
     }

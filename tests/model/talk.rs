@@ -125,12 +125,13 @@ pub(crate) fn hello(part: Part, standing: Standing) -> Hello {
         leads: false,
         adoption: Adoption::NONE,
         remembers: None,
+        nonce: 0,
         banned: [Incarnation::NIL; BANNED_MAX],
     }
 }
 
 /// What a witness's answer to a greeting says: with the number of the link.
-pub(crate) fn answer_of_witness(standing: Standing, to: VoterId) -> Hello {
+pub(crate) fn answer_of_witness(standing: Standing, to: VoterId, nonce: u64) -> Hello {
     let remembers = Remembered {
         voter: to,
         boot: Boot(0),
@@ -139,5 +140,5 @@ pub(crate) fn answer_of_witness(standing: Standing, to: VoterId) -> Hello {
         position: Position(0),
         ratchet: Ratchet { current: 0, pending: 1 << 32 },
     };
-    Hello { remembers: Some(remembers), ..hello(Part::Witness, standing) }
+    Hello { remembers: Some(remembers), nonce, ..hello(Part::Witness, standing) }
 }

@@ -80,6 +80,7 @@ fn hello() -> Hello {
         leads: false,
         adoption: adoption(3),
         remembers: None,
+        nonce: 5,
         banned: [Incarnation(6), Incarnation(7), Incarnation(8), Incarnation(9)],
     }
 }

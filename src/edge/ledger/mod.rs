@@ -45,7 +45,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::block::COPIES;
-use self::file::{COUNT_SLOT, Reader, SLOT_BYTES, block_offset, decode_count, image, repair, slot_offset};
+use self::file::{
+    COUNT_SLOT, Reader, SLOT_BYTES, block_offset, decode_count, image, repair, slot_offset, warn,
+};
 use crate::edge::disk::{DirectoryLock, Disk, DiskFile};
 use crate::ids::Incarnation;
 use crate::limits::CLUSTERS_MAX;
@@ -243,6 +245,7 @@ impl Ledger {
             found.push(raw);
         }
         disk.sync_directory(directory).map_err(failed("sync", directory))?;
+        warn(&path, &header, &found);
         repair(&*file, &header, &found).map_err(failed("repair", &path))?;
 
         let slots = found.iter().map(|raw| SlotState { generation: raw.generation, last_put: 0 }).collect();

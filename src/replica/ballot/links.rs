@@ -2,7 +2,7 @@
 //! the two ends compare what they remember. (§5, §7)
 
 use crate::ids::{ClusterId, Incarnation, LinkId, Term};
-use crate::memory::{Finding, Own, ban};
+use crate::memory::{Finding, Greeting, Own, ban};
 use crate::message::{Hello, Part, Refusal, ReplicaRecord, Sender, Standing};
 use crate::rules::Rule;
 
@@ -23,8 +23,13 @@ impl Ballot {
             leads: self.right().is_some(),
             adoption: record.adoption,
             remembers: record.remembers[place(to)],
+            nonce: self.link_to(to).map_or(0, |link| link.nonce),
             banned: record.banned,
         }
+    }
+
+    fn link_to(&self, part: Part) -> Option<&Link> {
+        if part == Part::Witness { self.witness.as_ref() } else { self.peer.as_ref() }
     }
 
     fn own(&self, with: Part) -> Own<'_> {
@@ -63,19 +68,21 @@ impl Ballot {
         if bans && self.record.banned.contains(&from.voter.incarnation) {
             return Err(Refusal::Banned { life: from.voter.incarnation });
         }
-        let live = if hello.part == Part::Witness { &self.witness } else { &self.peer };
+        let live = self.link_to(hello.part);
         if live.is_some_and(|live| live.id == id && live.who == from.voter) {
             // A link comes up once: the same greeting again has the same answer.
             return Ok(());
         }
+        let greeting =
+            if dialled { self.greeting } else { Some(Greeting::after(self.greeting, from, hello)?) };
         let own = self.own(hello.part);
         let finding = if dialled {
             own.answered(from, hello)
         } else {
-            own.greeted(from, hello, low_half(fresh), live.is_some_and(|link| link.who == from.voter))
+            own.greeted(from, hello, low_bits(fresh), live.is_some_and(|link| link.who == from.voter))
         };
         let (remember, number, data_is_older) = match finding {
-            Finding::Fits { remember, link, data_is_older } => (remember, link, data_is_older),
+            Finding::Fits { remember, number, data_is_older } => (remember, number, data_is_older),
             Finding::Refused(refusal) => return Err(refusal),
             Finding::OwnIsOlder => {
                 self.lose(Incarnation(fresh));
@@ -92,12 +99,14 @@ impl Ballot {
             self.record.standing = Standing::Resyncing(from.voter.incarnation);
             self.role = NO_LEADER;
         }
+        self.greeting = greeting;
         self.record.remembers[place(hello.part)] = Some(remember);
         if self.record.standing == Standing::Blank && hello.standing == Standing::Member {
             self.record.kind = hello.kind;
         }
         ban(&mut self.record.banned, &hello.banned);
-        let link = Link { id, who: from.voter, standing: hello.standing, term: from.term, number };
+        let nonce = if dialled { hello.nonce } else { high_half(fresh) };
+        let link = Link { id, who: from.voter, standing: hello.standing, term: from.term, nonce, number };
         match hello.part {
             Part::Witness => {
                 self.witness = Some(link);
@@ -237,7 +246,12 @@ pub(super) fn place(part: Part) -> usize {
     usize::from(part == Part::Witness)
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-fn low_half(fresh: u128) -> u32 {
+#[allow(clippy::cast_possible_truncation, reason = "the lowest bits are meant")]
+fn low_bits(fresh: u128) -> u32 {
     fresh as u32
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the upper half of 128 bits is 64 bits")]
+fn high_half(fresh: u128) -> u64 {
+    (fresh >> 64) as u64
 }

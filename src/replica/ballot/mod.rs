@@ -16,6 +16,7 @@ mod normal;
 mod witness;
 
 use crate::ids::{ClusterId, Incarnation, LinkId, Position, Term, VoterId};
+use crate::memory::Greeting;
 use crate::message::{Adoption, Candidacy, Part, Refusal, ReplicaRecord, Request, Sender, Standing};
 use crate::rules::{Rule, Rules};
 use crate::time::Millis;
@@ -44,7 +45,9 @@ pub struct Link {
     pub standing: Standing,
     /// The highest durable term that it stated.
     pub term: Term,
-    /// The number that both ends have given the link.
+    /// Names the link, at both ends.
+    pub nonce: u64,
+    /// The number of the links between the two (see `memory.rs`) that whoever dialled has when it speaks on this one.
     pub number: u64,
 }
 
@@ -107,6 +110,8 @@ pub struct Ballot {
     role: Role,
     peer: Option<Link>,
     witness: Option<Link>,
+    /// The newest of the peer's greetings.
+    greeting: Option<Greeting>,
     /// How far its data reached at most while it took part in this term on this link: so much the leader may count
     /// on, and it joins again only when it holds as much.
     stated: Option<(LinkId, Term, Position)>,
@@ -261,7 +266,16 @@ impl Ballot {
     pub fn start(found: ReplicaRecord, position: Position, rules: Rules) -> Ballot {
         let mut record = found;
         record.boot.0 = record.boot.0.saturating_add(1);
-        Ballot { record, position, role: NO_LEADER, peer: None, witness: None, stated: None, rules }
+        Ballot {
+            record,
+            position,
+            role: NO_LEADER,
+            peer: None,
+            witness: None,
+            greeting: None,
+            stated: None,
+            rules,
+        }
     }
 
     /// The data layer made more durable.

@@ -91,7 +91,7 @@ impl Ballot {
 
     /// A paired leader asks its peer to vouch for it: the witness has restarted and waits for word of a leader. (§7)
     pub fn ask_to_vouch(&self) -> Result<Request, Refusal> {
-        let nonce = self.unvalidated_witness()?.number;
+        let nonce = self.unvalidated_witness()?.nonce;
         match self.right() {
             Some(Right::Paired) => Ok(Request::Vouch { term: self.record.term, nonce }),
             _ => Err(Refusal::NotLeader { term: self.record.term }),
@@ -108,7 +108,7 @@ impl Ballot {
 
     /// The peer vouched: tell the witness that its state is the one that is known. (§7)
     pub fn vouched(&self, term: Term, nonce: u64) -> Result<Request, Refusal> {
-        let fits = self.unvalidated_witness()?.number == nonce && term == self.record.term;
+        let fits = self.unvalidated_witness()?.nonce == nonce && term == self.record.term;
         if fits && self.right() == Some(Right::Paired) {
             Ok(Request::Validate { term, solo: false, nonce })
         } else {
@@ -118,7 +118,7 @@ impl Ballot {
 
     /// A sole leader tells the restarted witness, alone, that its state is the one that is known. (§7)
     pub fn validate_alone(&self) -> Result<Request, Refusal> {
-        let nonce = self.unvalidated_witness()?.number;
+        let nonce = self.unvalidated_witness()?.nonce;
         let term = self.record.term;
         match self.right() {
             Some(Right::Solo) => Ok(Request::Validate { term, solo: true, nonce }),

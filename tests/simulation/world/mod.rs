@@ -899,7 +899,10 @@ impl World {
                     sender: replica.ballot().sender(),
                     answer: None,
                     asks: Vec::new(),
-                    hello: Some((connection, replica.ballot().hello(part))),
+                    hello: Some((
+                        connection,
+                        Hello { nonce: connection as u64, ..replica.ballot().hello(part) },
+                    )),
                     view: None,
                     command: None,
                 };
