@@ -307,6 +307,8 @@ impl Node {
                 next.ballot.durable(end(&next.log));
                 let request = next.ballot.join(offer.term).ok()?;
                 says.push(next.to_peer(Body::Request(request, Log::new())));
+                // A leader that is paired already counts on it as soon as it hears of it.
+                told = Some(next.log.len());
             }
             Input::AdmitWitness => {
                 let request = next.ballot.admit_witness(0).ok()?;
