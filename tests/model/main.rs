@@ -1,4 +1,70 @@
-//! Exhaustive search.
+//! Exhaustive search over the shipped safety rules: every order of moves of two replicas and a witness, within stated
+//! bounds.
+//!
+//! # What is searched
+//!
+//! The states are the shipped ones, `replica::Ballot` and `witness::Witness`, and every step of a voter is taken by
+//! their code: the search only chooses which. In place of the data layer stands a list of writes. There is no time in
+//! a `Ballot`: the search lets every move that is allowed at all happen at any moment, so it covers whatever timing the
+//! layers above choose, and whatever clocks do. What needs time, the lease, is left to the simulation.
+//!
+//! Messages are lost, doubled, reordered and delayed without limit: whatever was sent stays in flight for ever, and may
+//! arrive at any moment, again and again, or never. Crashes of replicas, new links between them (one end of which may
+//! come up long before the other), steps down, renewals, copies that stop half-way and copies that wipe first happen as
+//! often as you like. Bounded are the highest term, the writes, and, where a search has them at all: one lost disk of
+//! the witness or of a replica; one witness that is replaced while the old one lives on and can be reached by both; one
+//! restart of a witness with `strict_boot` on *any* earlier record of it, and one on its own; and how often one leader
+//! proposes a new witness again. Every search prints its bounds, the number of its states, its depth and its rate.
+//!
+//! A crash between a sync and what follows is a move followed by the crash, with the messages never delivered. A crash
+//! before the sync is the move not made: nothing of it has left. That this is so, invariant 5, the types see to; with
+//! the rule broken the search lets what was said leave, and then the crash takes the record back.
+//!
+//! # What is checked
+//!
+//! Of the invariants of `src/protocol.md`, after every move: a term begins once and has one leader (1); a leader has
+//! everything that was acknowledged in lower terms (2); what was acknowledged is a beginning of what is acknowledged
+//! later, some replica has all of it unless a disk was lost, and never are two replicas sole (3); terms, promises,
+//! confirmations, adoptions and `holds` never go back, votes and promises are not changed, and what is confirmed was
+//! promised (4), told by the search itself beside the assertions of the shipped code.
+//!
+//! # What makes it small
+//!
+//! *Every state once.* States, messages and logs are numbered when they turn up, and what a voter does with an input is
+//! computed once. A world is a few numbers. Worlds are remembered by 96 bits of a hash: at a hundred million states two
+//! of them clash with a chance of about one in ten million million.
+//!
+//! *One name for two.* Each replica is kept as it sees itself, and a world in which the two have changed places is the
+//! same world. Nothing in a `Ballot` or a `Witness` depends on the order of names.
+//!
+//! *Messages that can do nothing any more are dropped* (`normal.rs` says why for each kind): terms only rise, and what
+//! was answered once has its answer in flight. `the_normal_form_hides_nothing` searches with and without and compares
+//! everything that voters can come to.
+//!
+//! *What asks more of others is done at once.* A leader acknowledges as soon as it may, and hears at once how far its
+//! follower is: that changes no voter, and adds to what later leaders must have. Whatever a voter may say at any time
+//! it says at once: to be silent is to have it lost. The same for the first offer on a link: it restrains nothing,
+//! because the next one takes its place.
+//!
+//! *More is allowed than can happen, where that is simpler.* A candidate, and a sole leader that opens or resumes, may
+//! choose any term up to one above the highest that there is, whatever it has heard. On links to one start of the
+//! witness nothing is ever void. If that breaks nothing, the narrower truth does not.
+//!
+//! *The nets of §7 are set aside* (`Ballot::plain`, `Witness::plain`): they refuse links, or find a state lost. A
+//! refused link is one that never came up. A state that is found lost goes the way of a lost disk, which has its own
+//! searches; that a state which is not lost is never found so is shown in `src/memory.rs`. An old image that nobody
+//! who meets it remembers is harmful, and nobody can know (`an_image_that_nobody_remembers_is_harmful`).
+//!
+//! A link that one end has left for a newer one is only ever followed to the newest: the end that lags behind does not
+//! stop at one in between.
+//!
+//! # Commands
+//!
+//! - `cargo test --test model -- --nocapture`: small bounds and every broken rule, in less than a minute.
+//! - `TIEBREAK_MODEL=large cargo test --profile search --test model no_invariant -- --nocapture`: the large bounds, in
+//!   minutes and up to two gigabytes. (The profile `search` is a release with assertions that is quicker to build.)
+//! - `TIEBREAK_MODEL="terms=3 writes=1 crashes=any lost_witness=1" cargo test --profile search --test model asked --
+//!   --ignored --nocapture`: any others. `TIEBREAK_MODEL_TRACE=1` shows how far it is.
 
 mod model;
 mod moves;
@@ -144,6 +210,7 @@ fn the_normal_form_hides_nothing() {
         Faults { crashes: 1, links: 1, resyncs: 1, ..Faults::NONE },
         Faults { lost_replica: 1, ..Faults::NONE },
         Faults { lost_witness: 1, ..Faults::NONE },
+        Faults { rolled_witness: 1, resyncs: 1, ..Faults::NONE },
     ] {
         let bounds = bounds(2, 1, faults);
         let mut model = Model::new(bounds, Rules::KEPT);
@@ -167,6 +234,16 @@ fn the_normal_form_hides_nothing() {
     }
 }
 
+/// Without `strict_boot` a witness that starts on an old record, and first meets a replica that does not remember more
+/// than that, promises again what it had promised.
+#[test]
+fn an_image_that_nobody_remembers_is_harmful() {
+    let rolled = Faults { rolled_witness: 1, ..Faults::NONE };
+    let bounds = Bounds { strict_boot: false, ..bounds(2, 1, rolled) };
+    let found = search(&mut Model::new(bounds, Rules::KEPT), usize::MAX, |_| {});
+    assert!(matches!(found.ended, Ended::Violated { .. }), "the limit that the protocol states is real");
+}
+
 /// The rule broken, and the search has to find what goes wrong.
 fn is_missed(rule: Rule, bounds: Bounds) {
     let found = search(&mut Model::new(bounds, Rules::without(rule)), 8_000_000, |_| {});
@@ -183,6 +260,7 @@ fn is_missed(rule: Rule, bounds: Bounds) {
 
 macro_rules! missed {
     ($($name:ident: $rule:ident, $terms:literal, $writes:literal, $faults:expr;)*) => {
+        const SEARCHED: &[Rule] = &[$(Rule::$rule),*];
         $(#[test] fn $name() { is_missed(Rule::$rule, Bounds { ordinals: 0, ..bounds($terms, $writes, $faults) }); })*
     };
 }
@@ -218,4 +296,32 @@ missed! {
     validated_first_is_missed: ValidatedFirst, 3, 1, ROLLED;
     vouched_by_peer_is_missed: VouchedByPeer, 3, 1, ROLLED;
     validation_raises_confirmed_is_missed: ValidationRaisesConfirmed, 3, 1, ROLLED;
+}
+
+/// Rules that a search without time cannot miss, and why.
+const LEFT_TO_OTHERS: &[Rule] = &[
+    // Leases and patience: `tests/simulation`.
+    Rule::PromiseBindsFollower,
+    Rule::LeaseFromSending,
+    Rule::HoldOffAfterRestart,
+    Rule::ActingLeaderRefusesVotes,
+    Rule::WitnessLeaseBinds,
+    Rule::WitnessHoldsOff,
+    Rule::PreVoteFirst,
+    // Without time nothing is left of it: whoever may not stand holds nothing, and who holds nothing is voted for by
+    // nobody. With time it keeps a promise from being broken: `tests/simulation`.
+    Rule::StandingIsGranting,
+    // The nets, which are set aside here: `src/memory.rs`, and the tests of both voters.
+    Rule::LinksRatchet,
+    Rule::LivesAreRemembered,
+    Rule::PositionsAreRemembered,
+    Rule::BannedStops,
+];
+
+#[test]
+fn every_rule_is_broken_here_or_left_to_another_checker() {
+    for rule in Rule::ALL {
+        let places = SEARCHED.iter().chain(LEFT_TO_OTHERS).filter(|known| **known == rule).count();
+        assert_eq!(places, 1, "{rule:?}");
+    }
 }
