@@ -205,7 +205,7 @@ impl Model {
 
     /// The witness after a replica has greeted it.
     pub(crate) fn greeted(&mut self, witness: u16, node: u32, side: usize) -> u16 {
-        let key = (witness, node, side as u8);
+        let key = (witness, node, small(side));
         if let Some(greeted) = self.greetings.get(&key) {
             return *greeted;
         }
@@ -312,7 +312,7 @@ impl Model {
     }
 
     pub(crate) fn answer(&mut self, witness: u16, message: u16, side: usize) -> Answer {
-        let key = (witness, message, side as u8);
+        let key = (witness, message, small(side));
         if let Some(answer) = self.answers.get(&key) {
             return answer.clone();
         }

@@ -37,8 +37,9 @@ impl Hasher for Folded {
 
     fn write_u64(&mut self, word: u64) {
         let wide = u128::from((self.0 ^ word).wrapping_add(FOLD)) * u128::from(FOLD | 1);
-        let [low, high] = [wide, wide >> 64].map(|half| (half & u128::from(u64::MAX)) as u64);
-        self.0 = low ^ high;
+        #[allow(clippy::cast_possible_truncation, reason = "the two halves are folded together")]
+        let folded = wide as u64 ^ (wide >> 64) as u64;
+        self.0 = folded;
     }
 
     fn write_usize(&mut self, word: usize) {

@@ -68,7 +68,7 @@ impl Faults {
 
 pub(crate) const TERMS_MAX: usize = 8;
 pub(crate) const WRITES_MAX: usize = 4;
-const IN_FLIGHT_MAX: usize = 60;
+const IN_FLIGHT_MAX: usize = 44;
 
 /// What was sent by one replica, or told to it by a witness: numbers of messages with their age, in order.
 #[derive(Clone, Copy)]
@@ -206,7 +206,7 @@ impl World {
         for flight in &self.flight {
             words.extend(flight.items());
         }
-        words[start] = (words.len() - start) as u16;
+        words[start] = u16::try_from(words.len() - start).expect("a world is short");
     }
 
     /// Reads what `write` wrote at the beginning of `words`; says how long it was.
@@ -281,5 +281,7 @@ pub(crate) fn fingerprint(words: &[u16]) -> [u32; 3] {
     low.write_u64(words.len() as u64);
     high = high.wrapping_mul(0xff51_afd7_ed55_8ccd);
     let low = low.finish();
-    [(low & u64::from(u32::MAX)) as u32, (low >> 32) as u32, (high >> 32) as u32]
+    #[allow(clippy::cast_possible_truncation, reason = "halves are meant")]
+    let halves = [low as u32, (low >> 32) as u32, (high >> 32) as u32];
+    halves
 }
