@@ -35,11 +35,4 @@ impl Ballot {
             .map(|(_, term, position)| (to_peer, term, position));
         self
     }
-
-    /// Without its link to the witness.
-    #[must_use]
-    pub fn without_witness(mut self) -> Ballot {
-        self.witness = None;
-        self
-    }
 }
