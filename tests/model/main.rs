@@ -62,9 +62,10 @@
 //!
 //! - `cargo test --test model -- --nocapture`: small bounds and every broken rule, in less than a minute.
 //! - `TIEBREAK_MODEL=large cargo test --profile search --test model no_invariant -- --nocapture`: the large bounds, in
-//!   a quarter of an hour and up to two gigabytes. (The profile `search` is a release with assertions that is quicker to build.)
+//!   minutes and up to three gigabytes. (The profile `search` is a release with assertions, quicker to build.)
 //! - `TIEBREAK_MODEL="terms=3 writes=1 crashes=any lost_witness=1" cargo test --profile search --test model asked --
 //!   --ignored --nocapture`: any others. `TIEBREAK_MODEL_TRACE=1` shows how far it is.
+//!
 //! # Counts
 //!
 //! What the large bounds exhaust. Crashes, new links and wiping copies are without limit unless the table says
@@ -84,8 +85,8 @@
 //! | the same, the witness loses its disk | 3 | none | 1,435,267 | 35 |
 //! | the same, a replica loses its disk | 4 | none | 2,768,886 | 32 |
 //!
-//! The witness that is replaced or lost is not taken to four terms: each witness more has its own words, links and
-//! adoptions, and the states are too many by a factor of about twenty.
+//! A witness that is replaced or lost is not taken to four terms: each witness more has its own words, links and
+//! adoptions, and already from two terms to three these states grow more than twentyfold.
 
 mod model;
 mod moves;
