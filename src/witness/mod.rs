@@ -11,6 +11,8 @@
 //! Only a leadership cluster, which has no data, has it promise leases (`lease.rs`).
 
 mod lease;
+#[cfg(feature = "testing")]
+mod normal;
 
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, VoterId};
 use crate::memory::{Finding, Greeting, Own, ban};
