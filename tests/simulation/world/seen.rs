@@ -48,6 +48,7 @@ fn asked(request: &Request) -> &'static str {
         Request::Admit { .. } => "ask: admit",
         Request::Validate { .. } => "ask: validate",
         Request::Vouch { .. } => "ask: vouch",
+        Request::Linked => "ask: linked",
         Request::Status => "ask: status",
     }
 }
@@ -66,6 +67,7 @@ fn answered(reply: &Reply) -> &'static str {
         Reply::Admitted { .. } => "answer: admitted",
         Reply::Validated { .. } => "answer: validated",
         Reply::Vouched { .. } => "answer: vouched",
+        Reply::Linked => "answer: linked",
         Reply::Status(_) => "answer: status",
         Reply::Refused(_) | Reply::Versions { .. } => "answer: other",
     }
