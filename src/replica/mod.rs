@@ -245,7 +245,12 @@ impl Replica {
             }
             Input::NotGreeted { part, by, refusal } => {
                 self.refused = Some((by.node, refusal));
-                if let Refusal::Copied { .. } = refusal {
+                let linked = match part {
+                    Part::Replica => self.ballot.peer().is_some(),
+                    Part::Witness => self.ballot.witness().is_some(),
+                };
+                // On a live link the two have agreed: the refusal is of a greeting from before that.
+                if matches!(refusal, Refusal::Copied { .. }) && !linked {
                     self.doubted = Some(part);
                 }
                 self.ballot.not_greeted(part, by, &refusal, self.draws.next());
