@@ -560,6 +560,15 @@ fn a_resync_gives_up_what_is_held_first_and_only_on_the_link_of_a_leader() {
     assert_eq!((record.holds, record.standing), (Term::ZERO, Standing::Resyncing(Incarnation(0xb))));
     assert!(world.replica.ballot().may_stand().is_err());
 
+    // The leader may have lost everything by the time that this one destroys what it has.
+    for (rules, refused) in [(Rules::KEPT, true), (Rules::without(Rule::ResyncOnLiveLinkOnly), false)] {
+        let mut world = World::settled(member(), rules);
+        world.link_peer(7, Standing::Member);
+        world.peer_says(7, renew(7));
+        world.tell(Input::LinkDown(PEER));
+        assert_eq!(world.tell(Input::Resync).outputs.taken.is_err(), refused);
+    }
+
     let mut broken = World::settled(member(), Rules::without(Rule::ResyncClearsHolds));
     broken.link_peer(7, Standing::Member);
     broken.peer_says(7, renew(7));

@@ -324,6 +324,9 @@ missed! {
 
 /// Rules that a search without time cannot miss, and why.
 const LEFT_TO_OTHERS: &[Rule] = &[
+    // A copy that begins when the leader is gone harms if the leader has lost its disk, too: then this search counts what
+    // was only there as lost with it. `src/replica/tests.rs`.
+    Rule::ResyncOnLiveLinkOnly,
     // Leases and patience: `tests/simulation`.
     Rule::PromiseBindsFollower,
     Rule::LeaseFromSending,
