@@ -950,6 +950,24 @@ fn a_paired_leader_validates_the_witness_after_its_peer_has_vouched_and_a_sole_o
 }
 
 #[test]
+fn a_witness_that_was_validated_in_an_earlier_term_has_not_reached_the_one_that_it_was_asked_about() {
+    let mut world = World::paired(Rules::KEPT);
+    let hello = world.hello(Part::Witness, Standing::Unvalidated);
+    let nonce = hello.nonce;
+    let from = Sender { cluster: CLUSTER, voter: voter("w", 0xe), boot: Boot(2), term: Term(5) };
+    let link = LinkId(9);
+    world.tell(Input::Answered { link, part: Part::Witness, from, reply: Reply::Hello(hello) });
+    world.hears(Part::Replica, 6, Reply::Vouched { term: Term(6), nonce });
+    // The leader of term 5 has validated it meanwhile: it says yes to this one, and its own term is 5.
+    let reply = Reply::Validated { term: Term(6) };
+    world.tell(Input::Answered { link, part: Part::Witness, from, reply });
+    world.tell(Input::LinkDown(PEER));
+    world.link_peer(6, Standing::Member);
+    let known = world.replica.ballot().hello(Part::Witness).remembers.expect("linked");
+    assert_eq!(known.term, Term(5), "a witness that is told more than that believes that it is an old image");
+}
+
+#[test]
 fn a_follower_vouches_for_the_leader_whose_term_it_takes_part_in() {
     let mut world = World::settled(member(), Rules::KEPT);
     world.link_peer(5, Standing::Member);
