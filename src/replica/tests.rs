@@ -858,13 +858,23 @@ fn a_life_that_was_given_up_begins_again_as_blank_whoever_tells_it() {
 
         let mut world = World::settled(sole(), rules);
         let refusal = Refusal::Banned { life: me };
-        world.tell(Input::NotGreeted { part: Part::Replica, by: voter("b", 0xb), refusal });
+        world.tell(Input::NotGreeted {
+            life: Incarnation(0xa),
+            part: Part::Replica,
+            by: voter("b", 0xb),
+            refusal,
+        });
         assert_eq!(is_lost(&world), lost);
     }
     // A refusal that is about somebody else is nothing to it.
     let mut world = World::settled(sole(), Rules::KEPT);
     let refusal = Refusal::Banned { life: Incarnation(0xbb) };
-    world.tell(Input::NotGreeted { part: Part::Replica, by: voter("b", 0xb), refusal });
+    world.tell(Input::NotGreeted {
+        life: Incarnation(0xa),
+        part: Part::Replica,
+        by: voter("b", 0xb),
+        refusal,
+    });
     assert!(!is_lost(&world));
 }
 
@@ -873,23 +883,50 @@ fn a_replica_believes_a_refusal_only_if_it_did_say_less() {
     for (boot, lost) in [(1, false), (2, true)] {
         let mut world = World::settled(member(), Rules::KEPT);
         let refusal = Refusal::Restored { boot: Boot(boot), term: Term(5), links: 0 };
-        world.tell(Input::NotGreeted { part: Part::Witness, by: voter("w", 0xe), refusal });
+        world.tell(Input::NotGreeted {
+            life: Incarnation(0xa),
+            part: Part::Witness,
+            by: voter("w", 0xe),
+            refusal,
+        });
         assert_eq!(is_lost(&world), lost, "start {boot}");
     }
+}
+
+#[test]
+fn what_is_said_of_an_earlier_life_is_nothing_to_the_present_one() {
+    let mut world = World::settled(member(), Rules::KEPT);
+    let refusal = Refusal::Restored { boot: Boot(7), term: Term(9), links: 3 };
+    let by = voter("w", 0xe);
+    // Of the life before this one, which both others found out: this answer comes late.
+    world.tell(Input::NotGreeted { life: Incarnation(0xaa), part: Part::Witness, by, refusal });
+    assert!(!is_lost(&world));
+    world.tell(Input::NotGreeted { life: Incarnation(0xa), part: Part::Witness, by, refusal });
+    assert!(is_lost(&world));
 }
 
 #[test]
 fn a_replica_that_may_be_a_copy_neither_stands_nor_resumes_until_it_is_linked() {
     let refusal = Refusal::Copied { life: voter("a", 0xa).node, with: voter("b", 0xb).node };
     let mut world = World::settled(member(), Rules::KEPT);
-    world.tell(Input::NotGreeted { part: Part::Replica, by: voter("b", 0xb), refusal });
+    world.tell(Input::NotGreeted {
+        life: Incarnation(0xa),
+        part: Part::Replica,
+        by: voter("b", 0xb),
+        refusal,
+    });
     assert_eq!(asked(&world.link_witness()), []);
     assert_eq!(asked(&world.pass(D * 10)), []);
     let step = world.link_peer(5, Standing::Member);
     assert!(matches!(asked(&step)[..], [Request::PreVote(_)]));
 
     let mut world = World::new(sole(), Rules::KEPT);
-    world.tell(Input::NotGreeted { part: Part::Witness, by: voter("w", 0xe), refusal });
+    world.tell(Input::NotGreeted {
+        life: Incarnation(0xa),
+        part: Part::Witness,
+        by: voter("w", 0xe),
+        refusal,
+    });
     world.pass(D * 10);
     assert_eq!(world.right(), None);
     world.link_witness();
