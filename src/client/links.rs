@@ -204,7 +204,8 @@ impl Links {
             }
             Reply::Refused(Refusal::Crossing) => Ok(()),
             Reply::Refused(refusal) => {
-                self.send(Event::NotGreeted { part, by: from.voter, refusal }).await;
+                let life = sender.voter.incarnation;
+                self.send(Event::NotGreeted { life, part, by: from.voter, refusal }).await;
                 Err(Unlinked::wrong(refusal.to_string()))
             }
             Reply::Versions { lowest, highest } => {

@@ -243,7 +243,9 @@ impl Replica {
             Input::Answered { link, part, from, reply } => {
                 taken = self.answered(now, link, part, &from, &reply, &mut asks);
             }
-            Input::NotGreeted { part, by, refusal } => {
+            // What was said of an earlier life is nothing to this one, which has begun to count anew.
+            Input::NotGreeted { life, .. } if life != before.incarnation => {}
+            Input::NotGreeted { part, by, refusal, .. } => {
                 self.refused = Some((by.node, refusal));
                 let linked = match part {
                     Part::Replica => self.ballot.peer().is_some(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ids::{LinkId, Position, Term, VoterId};
+use crate::ids::{Incarnation, LinkId, Position, Term, VoterId};
 use crate::limits::LEASE_DEFAULT;
 use crate::message::{Part, Refusal, ReplicaRecord, Reply, Request, Sender};
 
@@ -68,6 +68,8 @@ pub enum Input {
     },
     /// A greeting of this replica was refused: there is no link.
     NotGreeted {
+        /// Which life of this replica the greeting was of: an answer may come when another one has begun.
+        life: Incarnation,
         /// Which other voter it is.
         part: Part,
         /// Who it is.

@@ -168,7 +168,7 @@ impl Replica {
             Reply::PreVoted { term } | Reply::Voted { term } => {
                 if part == Part::Witness {
                     // Whoever votes was taken in, whatever it said when the link came up.
-                    self.ballot.witness_is_member(Term::ZERO);
+                    self.ballot.witness_is_member();
                 }
                 let durable = matches!(reply, Reply::Voted { .. });
                 let verdict = self.canvass.granted(link, *term, durable);
@@ -176,7 +176,7 @@ impl Replica {
             }
             Reply::Refused(refusal) => self.met_refusal(now, link, part, from, *refusal, asks),
             Reply::Confirmed { term } => {
-                self.ballot.witness_is_member(Term::ZERO);
+                self.ballot.witness_is_member();
                 self.ballot.confirmed(*term)?;
                 self.is_solo(now);
             }
@@ -194,9 +194,9 @@ impl Replica {
                 let request = self.ballot.vouched(*term, *nonce)?;
                 self.to_witness(request, asks);
             }
-            Reply::Validated { term } => {
+            Reply::Validated { .. } => {
                 self.validating = None;
-                self.ballot.witness_is_member(*term);
+                self.ballot.witness_is_member();
                 self.confirm_again(link);
             }
             Reply::Adopted { adoption } => {
@@ -205,8 +205,8 @@ impl Replica {
                 self.witness_lease.clear();
                 self.to_witness(request, asks);
             }
-            Reply::Admitted { term } => {
-                self.ballot.witness_is_member(*term);
+            Reply::Admitted { .. } => {
+                self.ballot.witness_is_member();
                 self.admitting = None;
                 self.confirm_again(link);
             }

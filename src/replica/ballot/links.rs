@@ -232,11 +232,11 @@ impl Ballot {
         }
     }
 
-    /// The witness has been taken in.
-    pub fn witness_is_member(&mut self, term: Term) {
+    /// The witness has been taken in. (Its term is what the head of its own messages says: the term in an answer is that
+    /// of the question, and the witness may never have reached it.)
+    pub fn witness_is_member(&mut self) {
         if let Some(witness) = &mut self.witness {
             witness.standing = Standing::Member;
-            witness.term = witness.term.max(term);
         }
     }
 }

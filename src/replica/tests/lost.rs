@@ -84,13 +84,23 @@ fn a_life_that_was_given_up_begins_again_as_blank_whoever_tells_it() {
 
         let mut world = World::settled(sole(), rules);
         let refusal = Refusal::Banned { life: me };
-        world.tell(Input::NotGreeted { part: Part::Replica, by: voter("b", 0xb), refusal });
+        world.tell(Input::NotGreeted {
+            life: Incarnation(0xa),
+            part: Part::Replica,
+            by: voter("b", 0xb),
+            refusal,
+        });
         assert_eq!(is_lost(&world), lost);
     }
     // A refusal that is about somebody else is nothing to it.
     let mut world = World::settled(sole(), Rules::KEPT);
     let refusal = Refusal::Banned { life: Incarnation(0xbb) };
-    world.tell(Input::NotGreeted { part: Part::Replica, by: voter("b", 0xb), refusal });
+    world.tell(Input::NotGreeted {
+        life: Incarnation(0xa),
+        part: Part::Replica,
+        by: voter("b", 0xb),
+        refusal,
+    });
     assert!(!is_lost(&world));
 }
 
@@ -99,23 +109,50 @@ fn a_replica_believes_a_refusal_only_if_it_did_say_less() {
     for (boot, lost) in [(1, false), (2, true)] {
         let mut world = World::settled(member(), Rules::KEPT);
         let refusal = Refusal::Restored { boot: Boot(boot), term: Term(5), links: 0 };
-        world.tell(Input::NotGreeted { part: Part::Witness, by: voter("w", 0xe), refusal });
+        world.tell(Input::NotGreeted {
+            life: Incarnation(0xa),
+            part: Part::Witness,
+            by: voter("w", 0xe),
+            refusal,
+        });
         assert_eq!(is_lost(&world), lost, "start {boot}");
     }
+}
+
+#[test]
+fn what_is_said_of_an_earlier_life_is_nothing_to_the_present_one() {
+    let mut world = World::settled(member(), Rules::KEPT);
+    let refusal = Refusal::Restored { boot: Boot(7), term: Term(9), links: 3 };
+    let by = voter("w", 0xe);
+    // Of the life before this one, which both others found out: this answer comes late.
+    world.tell(Input::NotGreeted { life: Incarnation(0xaa), part: Part::Witness, by, refusal });
+    assert!(!is_lost(&world));
+    world.tell(Input::NotGreeted { life: Incarnation(0xa), part: Part::Witness, by, refusal });
+    assert!(is_lost(&world));
 }
 
 #[test]
 fn a_replica_that_may_be_a_copy_neither_stands_nor_resumes_until_it_is_linked() {
     let refusal = Refusal::Copied { life: voter("a", 0xa).node, with: voter("b", 0xb).node };
     let mut world = World::settled(member(), Rules::KEPT);
-    world.tell(Input::NotGreeted { part: Part::Replica, by: voter("b", 0xb), refusal });
+    world.tell(Input::NotGreeted {
+        life: Incarnation(0xa),
+        part: Part::Replica,
+        by: voter("b", 0xb),
+        refusal,
+    });
     assert_eq!(asked(&world.link_witness()), []);
     assert_eq!(asked(&world.pass(D * 10)), []);
     let step = world.link_peer(5, Standing::Member);
     assert!(matches!(asked(&step)[..], [Request::PreVote(_)]));
 
     let mut world = World::new(sole(), Rules::KEPT);
-    world.tell(Input::NotGreeted { part: Part::Witness, by: voter("w", 0xe), refusal });
+    world.tell(Input::NotGreeted {
+        life: Incarnation(0xa),
+        part: Part::Witness,
+        by: voter("w", 0xe),
+        refusal,
+    });
     world.pass(D * 10);
     assert_eq!(world.right(), None);
     world.link_witness();
@@ -173,6 +210,24 @@ fn a_paired_leader_validates_the_witness_after_its_peer_has_vouched_and_a_sole_o
     let term = world.record().term;
     let step = world.hears(Part::Witness, 5, Reply::Hello(hello));
     assert!(asked(&step).contains(&Request::Validate { term, solo: true, nonce }));
+}
+
+#[test]
+fn a_witness_that_was_validated_in_an_earlier_term_has_not_reached_the_one_that_it_was_asked_about() {
+    let mut world = World::paired(Rules::KEPT);
+    let hello = world.hello(Part::Witness, Standing::Unvalidated);
+    let nonce = hello.nonce;
+    let from = Sender { cluster: CLUSTER, voter: voter("w", 0xe), boot: Boot(2), term: Term(5) };
+    let link = LinkId(9);
+    world.tell(Input::Answered { link, part: Part::Witness, from, reply: Reply::Hello(hello) });
+    world.hears(Part::Replica, 6, Reply::Vouched { term: Term(6), nonce });
+    // The leader of term 5 has validated it meanwhile: it says yes to this one, and its own term is 5.
+    let reply = Reply::Validated { term: Term(6) };
+    world.tell(Input::Answered { link, part: Part::Witness, from, reply });
+    world.tell(Input::LinkDown(PEER));
+    world.link_peer(6, Standing::Member);
+    let known = world.replica.ballot().hello(Part::Witness).remembers.expect("linked");
+    assert_eq!(known.term, Term(5), "a witness that is told more than that believes that it is an old image");
 }
 
 #[test]

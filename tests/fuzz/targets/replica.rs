@@ -230,7 +230,8 @@ fn input(draw: &mut Draw<'_>, replica: &Replica) -> Input {
     match draw.below(17) {
         16 => {
             let (part, name) = if draw.flag() { (Part::Witness, "w") } else { (Part::Replica, "b") };
-            Input::NotGreeted { part, by: draw.sender(&[name]).voter, refusal: draw.refusal() }
+            let life = replica.ballot().me().incarnation;
+            Input::NotGreeted { life, part, by: draw.sender(&[name]).voter, refusal: draw.refusal() }
         }
         0 | 1 => Input::Tick,
         2..=5 => {
