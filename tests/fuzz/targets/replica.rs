@@ -33,6 +33,7 @@ struct Oracle {
     lives: BTreeSet<Incarnation>,
     /// The terms for which a leader has offered to take the present life in.
     taken_in: BTreeSet<Term>,
+    starts: u32,
     disk: ReplicaRecord,
 }
 
@@ -282,6 +283,7 @@ pub fn run_with(bytes: &[u8], rules: Rules) {
         promised: None,
         lives: BTreeSet::from([LIFE]),
         taken_in: BTreeSet::new(),
+        starts: 0,
         disk: first,
     };
     let mut now = Moment(0);
@@ -289,7 +291,8 @@ pub fn run_with(bytes: &[u8], rules: Rules) {
     loop {
         let position = draw.position();
         // Another one at each start, as it has to be.
-        let seed = u128::from(draw.byte()) << 64 | u128::from(oracle.disk.boot.0);
+        oracle.starts += 1;
+        let seed = u128::from(draw.byte()) << 64 | u128::from(oracle.starts);
         let before = oracle.disk;
         let (mut replica, step) = Replica::start(now, before, position, settings, seed, rules);
         let counted = step.record.expect("a start is counted");
