@@ -959,6 +959,17 @@ fn a_follower_vouches_for_the_leader_whose_term_it_takes_part_in() {
     assert_eq!(world.peer_says(6, vouch(6)), Reply::Refused(Refusal::Void));
 }
 
+#[test]
+fn a_blank_replica_vouches_for_nobody_not_even_in_term_0() {
+    let me = voter("a", 0xa);
+    let blank = Replica::blank(me.node, member().name, Kind::Replicated, me.incarnation);
+    let mut world = World::settled(blank, Rules::KEPT);
+    world.link_peer(0, Standing::Member);
+    world.peer_says(0, Request::Renew { term: Term(0), sequence: 1, lease: Millis(2000) });
+    let vouch = Request::Vouch { term: Term(0), nonce: 3 };
+    assert_eq!(world.peer_says(0, vouch), Reply::Refused(Refusal::Void));
+}
+
 // Leadership without data.
 
 fn leadership(record: ReplicaRecord) -> ReplicaRecord {

@@ -16,7 +16,7 @@ use tiebreak::ids::{Incarnation, LinkId, Position, Term, Token, VoterId};
 use tiebreak::message::{
     Adoption, Hello, Part, Ratchet, Remembered, ReplicaRecord, Reply, Request, Standing,
 };
-use tiebreak::testing::{Input, Outputs, Replica, Right, RoleView, Rules, Settings, Step};
+use tiebreak::testing::{Input, Link, Outputs, Replica, Right, RoleView, Rules, Settings, Step};
 use tiebreak::time::Moment;
 
 use super::draw::{CLUSTER, Draw, LIFE, cluster_name, node};
@@ -374,7 +374,9 @@ fn input(draw: &mut Draw<'_>, replica: &Replica) -> Input {
         0 | 1 => Input::Tick,
         2..=5 => {
             let from = draw.sender(&["b"]);
-            Input::Asked { link, from, request: draw.request() }
+            let (link, greets) = on_link(draw, ballot.peer(), link);
+            let request = if greets { Request::Hello(draw.hello()) } else { draw.request() };
+            Input::Asked { link, from, request }
         }
         6..=9 => {
             let (part, name) = if draw.flag() { (Part::Witness, "w") } else { (Part::Replica, "b") };
@@ -382,7 +384,9 @@ fn input(draw: &mut Draw<'_>, replica: &Replica) -> Input {
             let link = if part == Part::Witness { LinkId(link.0 + 10) } else { link };
             let from = draw.sender(&[name]);
             draw.fitting = fitting(draw, replica, part);
-            let mut reply = draw.reply();
+            let live = if part == Part::Witness { ballot.witness() } else { ballot.peer() };
+            let (link, greets) = on_link(draw, live, link);
+            let mut reply = if greets { Reply::Hello(draw.hello()) } else { draw.reply() };
             if let Reply::Hello(hello) = &mut reply {
                 hello.part = part;
             }
@@ -406,6 +410,15 @@ fn input(draw: &mut Draw<'_>, replica: &Replica) -> Input {
                 Input::Stopped
             }
         }
+    }
+}
+
+/// The link to speak on, and whether a greeting comes first: without one, hardly anything is heard.
+fn on_link(draw: &mut Draw<'_>, live: Option<&Link>, other: LinkId) -> (LinkId, bool) {
+    match live {
+        Some(live) if draw.below(8) != 0 => (live.id, false),
+        Some(_) => (other, false),
+        None => (other, draw.below(4) != 0),
     }
 }
 
