@@ -261,7 +261,12 @@ impl Replica {
             Input::Durable(position) => self.ballot.durable(position),
             Input::Offer(position) => taken = self.offer(now, position, &mut asks),
             Input::Join(term) => taken = self.join(now, term, &mut asks),
-            Input::Resync => taken = self.ballot.resync(),
+            Input::Resync => {
+                taken = self.ballot.resync();
+                if taken.is_ok() {
+                    self.canvass = Canvass::default();
+                }
+            }
             Input::Stalled => self.stalled = self.ballot.right() == Some(Right::Paired),
             Input::Resign => taken = self.resign(),
             Input::Stopped => taken = self.stopped(now, &mut asks),

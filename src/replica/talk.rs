@@ -281,6 +281,10 @@ impl Replica {
         }
         self.refused = self.refused.filter(|(node, _)| *node != from.voter.node);
         self.doubted = self.doubted.filter(|by| *by != part);
+        if matches!(self.ballot.record().standing, Standing::Resyncing(_)) {
+            // The link may have shown that its data is an old image: then it asks for nothing more.
+            self.canvass = Canvass::default();
+        }
         if dialled {
             // An idle link, too, leaves no doubt about what its two ends have agreed.
             asks.push(Ask { link, part, request: Request::Linked });

@@ -61,13 +61,17 @@ impl Leases {
         if lease.span() > LEASE_MAX {
             return Err(Refusal::NotServed);
         }
-        let until = now + kept(lease.span());
-        if lease >= *longest || now >= self.longest_until {
+        let earlier = self.promised.filter(|(to, _)| *to == leader).map_or(now, |(_, until)| until);
+        let until = earlier.max(now + kept(lease.span()));
+        if lease >= *longest {
             *longest = lease;
             self.longest_until = until;
+        } else if now >= self.longest_until {
+            // The longest one is over; but a shorter one than that may still run for longer than this one.
+            *longest = lease.max(Millis::ceil(earlier.since(now)));
+            self.longest_until = until;
         }
-        let earlier = self.promised.filter(|(to, _)| *to == leader).map_or(now, |(_, until)| until);
-        self.promised = Some((leader, until.max(earlier)));
+        self.promised = Some((leader, until));
         Ok(())
     }
 

@@ -454,6 +454,18 @@ fn a_witness_that_restarts_waits_for_the_longest_lease_that_it_may_have_promised
 }
 
 #[test]
+fn a_lease_that_still_runs_stays_on_record_when_a_longer_one_is_over() {
+    let mut witness = leadership(Rules::KEPT);
+    let at = |millis| T0 + Duration::from_millis(millis);
+    let _ = ask(&mut witness, at(0), from(a()), renew(2, 5000));
+    let _ = ask(&mut witness, at(5000), from(a()), renew(2, 4000));
+    let _ = ask(&mut witness, at(5100), from(a()), renew(2, 1000));
+    let (mut again, _) = Witness::start(at(5100), *witness.record(), Settings::default(), Rules::KEPT);
+    let reply = ask(&mut again, at(8999), from(b()), vote(3, 1)).reply;
+    assert!(matches!(reply, Reply::Refused(Refusal::HoldOff { .. })), "{reply:?}");
+}
+
+#[test]
 fn a_witness_of_a_replicated_cluster_promises_no_leases() {
     let mut witness = member(Rules::KEPT);
     assert_eq!(say(&mut witness, a(), renew(2, 2000)), Reply::Refused(Refusal::NotServed));

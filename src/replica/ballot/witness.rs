@@ -102,7 +102,9 @@ impl Ballot {
     pub fn vouch(&self, leader: VoterId, term: Term) -> Result<(), Refusal> {
         let follows =
             matches!(&self.role, Role::Follower { leader: Some(known), .. } if *known == (leader, term));
-        let takes_part = self.record.term == term && self.record.holds == term;
+        // A blank replica takes part in nothing, not even in term 0.
+        let is_member = self.record.standing == Standing::Member;
+        let takes_part = is_member && self.record.term == term && self.record.holds == term;
         if follows && takes_part { Ok(()) } else { Err(Refusal::Void) }
     }
 

@@ -239,3 +239,27 @@ fn a_follower_vouches_for_the_leader_whose_term_it_takes_part_in() {
     assert_eq!(world.peer_says(5, vouch(5)), Reply::Vouched { term: Term(5), nonce: 3 });
     assert_eq!(world.peer_says(6, vouch(6)), Reply::Refused(Refusal::Void));
 }
+
+#[test]
+fn a_candidate_whose_data_turns_out_to_be_an_old_image_asks_nobody_any_more() {
+    let mut world = World::settled(member(), Rules::KEPT);
+    let step = world.link_witness();
+    assert!(matches!(asked(&step)[..], [Request::PreVote(_)]));
+    let mut hello = world.hello(Part::Replica, Standing::Member);
+    let known = hello.remembers.as_mut().expect("they know one another");
+    (known.took_part, known.position) = (Term(5), Position(99));
+    let step = world.hears(Part::Replica, 5, Reply::Hello(hello));
+    assert!(matches!(world.record().standing, Standing::Resyncing(_)));
+    assert_eq!(asked(&step), []);
+}
+
+#[test]
+fn a_blank_replica_vouches_for_nobody_not_even_in_term_0() {
+    let me = voter("a", 0xa);
+    let blank = Replica::blank(me.node, member().name, Kind::Replicated, me.incarnation);
+    let mut world = World::settled(blank, Rules::KEPT);
+    world.link_peer(0, Standing::Member);
+    world.peer_says(0, Request::Renew { term: Term(0), sequence: 1, lease: Millis(2000) });
+    let vouch = Request::Vouch { term: Term(0), nonce: 3 };
+    assert_eq!(world.peer_says(0, vouch), Reply::Refused(Refusal::Void));
+}

@@ -27,11 +27,17 @@ pub struct Draw<'a> {
     pub near: Term,
     /// What an honest node would remember of the one that it greets; most of them are.
     pub fitting: Option<Remembered>,
+    /// The nonce of the live link to the witness; most questions about one name it.
+    pub nonce: u64,
+    /// The life of the witness that is meant; another one is drawn now and then.
+    pub witness: Incarnation,
+    /// Whose life an offer is for; another one is drawn now and then.
+    pub admits: Incarnation,
 }
 
 impl<'a> Draw<'a> {
     pub fn new(bytes: &'a [u8]) -> Draw<'a> {
-        Draw { bytes, near: Term::ZERO, fitting: None }
+        Draw { bytes, near: Term::ZERO, fitting: None, nonce: 0, witness: LIFE, admits: LIFE }
     }
 
     pub fn is_over(&self) -> bool {
@@ -101,6 +107,7 @@ impl<'a> Draw<'a> {
         match self.below(8) {
             0 => Standing::Blank,
             1 => Standing::Resyncing(self.incarnation()),
+            2 => Standing::Unvalidated,
             _ => Standing::Member,
         }
     }
@@ -110,7 +117,13 @@ impl<'a> Draw<'a> {
     }
 
     pub fn adoption(&mut self) -> Adoption {
-        Adoption { term: self.term(), ordinal: u32::from(self.below(3)), incarnation: self.incarnation() }
+        let (term, ordinal) = (self.term(), u32::from(self.below(3)));
+        let incarnation = if self.below(4) == 0 { self.incarnation() } else { self.witness };
+        Adoption { term, ordinal, incarnation }
+    }
+
+    fn nonce(&mut self) -> u64 {
+        if self.below(4) == 0 { u64::from(self.byte()) } else { self.nonce }
     }
 
     pub fn sender(&mut self, names: &[&str]) -> Sender {
@@ -173,7 +186,11 @@ impl<'a> Draw<'a> {
             2 | 13 => Request::Vote(self.candidacy()),
             3 | 14 => Request::Confirm { term: self.term(), lease: self.millis() },
             4 => {
-                let admits = self.flag().then(|| self.incarnation());
+                let admits = match self.below(4) {
+                    0 => None,
+                    1 => Some(self.incarnation()),
+                    _ => Some(self.admits),
+                };
                 Request::Offer {
                     term: self.term(),
                     position: self.position(),
@@ -195,16 +212,16 @@ impl<'a> Draw<'a> {
                 longest_lease: self.millis(),
             },
             10 if self.flag() => {
-                Request::Validate { term: self.term(), solo: self.flag(), nonce: u64::from(self.byte()) }
+                Request::Validate { term: self.term(), solo: self.flag(), nonce: self.nonce() }
             }
             10 if self.flag() => Request::Linked,
-            10 => Request::Vouch { term: self.term(), nonce: u64::from(self.byte()) },
+            10 => Request::Vouch { term: self.term(), nonce: self.nonce() },
             _ => Request::Status,
         }
     }
 
     pub fn refusal(&mut self) -> Refusal {
-        match self.below(12) {
+        match self.below(16) {
             0 => Refusal::Stale { holds: self.term(), confirmed: self.term(), to: node("b") },
             1 => Refusal::TermSpent { term: self.term() },
             2 => Refusal::Behind { holds: self.term(), position: self.position() },
@@ -216,13 +233,21 @@ impl<'a> Draw<'a> {
             8 => Refusal::OtherWitness,
             9 => Refusal::OtherCluster,
             10 => Refusal::NotLeader { term: self.term() },
+            11 => Refusal::Restored {
+                boot: Boot(u32::from(self.below(8))),
+                term: self.term(),
+                links: u32::from(self.below(8)),
+            },
+            12 => Refusal::Copied { life: node("a"), with: node("b") },
+            13 => Refusal::Banned { life: if self.flag() { self.incarnation() } else { self.admits } },
+            14 => Refusal::Unvalidated,
             _ => Refusal::Void,
         }
     }
 
     pub fn reply(&mut self) -> Reply {
         let term = self.term();
-        match self.below(12) {
+        match self.below(15) {
             0 => Reply::Hello(self.hello()),
             1 => Reply::PreVoted { term },
             2 => Reply::Voted { term },
@@ -234,6 +259,8 @@ impl<'a> Draw<'a> {
             8 => Reply::Adopted { adoption: self.adoption() },
             9 => Reply::Admitted { term },
             10 => Reply::Validated { term },
+            11 => Reply::Vouched { term, nonce: self.nonce() },
+            12 => Reply::Linked,
             _ => Reply::Refused(self.refusal()),
         }
     }
