@@ -89,6 +89,10 @@ pub const ASK_PATIENCE_MIN: Duration = Duration::from_secs(3);
 /// Longest patience with a request.
 pub const ASK_PATIENCE_MAX: Duration = Duration::from_secs(30);
 
+/// A sole replica that starts waits this long, and a lease at least, for voters that it does not reach: one that has not
+/// noticed yet that its earlier link is over may know that this state is an image.
+pub const RESUME_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The pause of a candidate that was refused grows up to this many leases.
 pub const CANDIDATE_BACKOFF_LEASES_MAX: u32 = 8;
 

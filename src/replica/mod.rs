@@ -36,6 +36,7 @@ pub use recover::{NotRecoverable, lost_lives, recovered};
 pub use step::{Alone, Ask, Input, Outputs, Settings, Step};
 pub use view::{RoleView, View};
 
+use crate::limits::RESUME_PATIENCE;
 use crate::rate::kept;
 use canvass::Canvass;
 use lease::{Lease, Promise};
@@ -150,6 +151,8 @@ impl Replica {
     ) -> (Replica, Step) {
         let promised = found.longest_lease.span().max(settings.lease);
         let held_off = if rules.keep(Rule::HoldOffAfterRestart) { now + kept(promised) } else { now };
+        // Of a first start there is no image yet.
+        let first = found.boot == Boot(0);
         let mut replica = Replica {
             ballot: Ballot::start(found, position, rules),
             settings,
@@ -172,7 +175,7 @@ impl Replica {
             open_at: now,
             went_solo: Moment::default(),
             flaps: 0,
-            resume_at: now + settings.lease,
+            resume_at: now + if first { settings.lease } else { settings.lease.max(RESUME_PATIENCE) },
             resigning: false,
             refused: None,
             doubted: None,

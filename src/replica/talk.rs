@@ -7,7 +7,7 @@ use crate::rules::Rule;
 use crate::time::{Millis, Moment};
 
 use super::canvass::{Canvass, Verdict};
-use super::{ASKED_ON_AN_EARLIER_LINK, Ask, OfferIn, Replica, Right};
+use super::{ASKED_ON_AN_EARLIER_LINK, Ask, OfferIn, Replica, Right, Role};
 
 use std::time::Duration;
 
@@ -140,6 +140,11 @@ impl Replica {
         }
         if self.hold_off > now && self.ballot.record().standing != Standing::Blank {
             return Err(Refusal::HoldOff { left: Millis::ceil(self.hold_off.since(now)) });
+        }
+        if matches!(self.ballot.role(), Role::Follower { leader, .. } if *leader == Some((candidate, candidacy.term)))
+        {
+            // It was elected meanwhile and has been heard to lead: to vote now would forget what it offered.
+            return Err(Refusal::Void);
         }
         self.ballot.may_grant(candidate, candidacy)
     }

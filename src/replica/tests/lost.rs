@@ -263,3 +263,26 @@ fn a_blank_replica_vouches_for_nobody_not_even_in_term_0() {
     let vouch = Request::Vouch { term: Term(0), nonce: 3 };
     assert_eq!(world.peer_says(0, vouch), Reply::Refused(Refusal::Void));
 }
+
+#[test]
+fn a_vote_that_comes_after_the_candidate_was_elected_forgets_nothing_that_it_offered() {
+    let mut world = World::settled(member(), Rules::KEPT);
+    world.link_peer(5, Standing::Member);
+    let (term, position) = (Term(6), Position(10));
+    let offer = Request::Offer { term, position, adoption: Adoption::NONE, admits: None };
+    assert_eq!(world.peer_says(6, offer), Reply::Offered { term });
+    let vote = Request::Vote(Candidacy { term, holds: Term(5), position });
+    assert_eq!(world.peer_says(6, vote), Reply::Refused(Refusal::Void));
+    assert_eq!(world.tell(Input::Join(term)).outputs.taken, Ok(()));
+}
+
+#[test]
+fn a_sole_replica_that_started_before_gives_the_others_time_to_notice() {
+    let started = ReplicaRecord { boot: Boot(1), ..sole() };
+    let settings = Settings::for_lease(D);
+    let (mut replica, _) = Replica::start(at(100), started, Position(10), settings, SEED, Rules::KEPT);
+    let step = replica.handle(at(104), Input::Tick);
+    assert_eq!(step.outputs.view.authority(), None);
+    let step = replica.handle(at(105), Input::Tick);
+    assert!(step.outputs.view.authority().is_some());
+}
