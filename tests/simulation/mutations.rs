@@ -314,7 +314,7 @@ fn offer_of_a_resumed_term(rules: Rules) -> World {
     assert!(wait(&mut world, LEASE * 3, |w| w.right(A) != Some(Right::Solo)), "a goes on alone");
     world.crash(A);
     world.start(A);
-    assert!(wait(&mut world, LEASE * 3, |w| w.right(A) != Some(Right::Solo)), "a resumes");
+    assert!(wait(&mut world, LEASE * 10, |w| w.right(A) != Some(Right::Solo)), "a resumes");
     world.heal_both(A, B);
     let joined = |w: &World| {
         let (a, b) = (w.nodes[A].replica_record(), w.nodes[B].replica_record());
