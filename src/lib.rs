@@ -111,6 +111,8 @@
 #![allow(unreachable_pub)]
 
 #[cfg(feature = "cli")]
+mod agent;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 mod client;

@@ -23,11 +23,21 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "client/",
         &["ids", "time", "limits", "message", "wire", "rules", "replica", "edge", "config", "client"],
     ),
+    ("agent/", &["ids", "time", "limits", "message", "edge", "fence", "config", "client", "agent"]),
 ];
 
 /// The pure core: no clock, no entropy, no device, no runtime.
-const PURE: &[&str] =
-    &["ids.rs", "time.rs", "rules.rs", "limits.rs", "message.rs", "wire.rs", "witness/", "replica/"];
+const PURE: &[&str] = &[
+    "ids.rs",
+    "time.rs",
+    "rules.rs",
+    "limits.rs",
+    "message.rs",
+    "wire.rs",
+    "witness/",
+    "replica/",
+    "agent/supervisor/",
+];
 const IMPURE_WORDS: &[&str] = &[
     "Instant::",
     "SystemTime",

@@ -1,7 +1,9 @@
 //! One small TOML file per node.
 //!
 //! A file with `cluster = "…"` is a replica's, one with `[[cluster]]` is a witness's. What is read here is valid:
-//! nobody checks it again. Paths that are not absolute start at the directory of the file.
+//! nobody checks it again. The `[agent]` table of a replica's file is read by `config/agent.rs`. Paths that are not absolute start at the directory of the file.
+
+pub mod agent;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -145,6 +147,8 @@ struct RawReplica {
     when_alone: WhenAlone,
     peer: Spanned<RawOther>,
     witness: Spanned<RawOther>,
+    #[serde(rename = "agent")]
+    _agent: Option<agent::RawAgent>,
 }
 
 #[derive(Deserialize)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::config::{OtherConfig, ReplicaConfig};
@@ -13,6 +13,7 @@ use crate::edge::quic::{CloseCode, Connection, DialError, Endpoint, Fault, LinkE
 use crate::ids::{LinkId, NodeId};
 use crate::limits::{REDIAL_MAX, REDIAL_MIN};
 use crate::message::{Hello, Part, Refusal, Reply, Request, Sender};
+use crate::time::Moment;
 use crate::wire;
 
 use super::LinkStamp;
@@ -84,6 +85,8 @@ struct Links {
     numbers: AtomicU64,
     peer: OtherConfig,
     witness: OtherConfig,
+    /// Until then this node is cut off on purpose.
+    isolated: watch::Receiver<Moment>,
 }
 
 /// Starts dialling and accepting. It ends when the handle of the replica is gone.
@@ -92,6 +95,7 @@ pub(super) fn spawn(
     endpoint: Endpoint,
     events: mpsc::WeakSender<Event>,
     shared: Shared,
+    isolated: watch::Receiver<Moment>,
 ) -> tokio::task::JoinHandle<()> {
     let links = Arc::new(Links {
         endpoint,
@@ -100,6 +104,7 @@ pub(super) fn spawn(
         numbers: AtomicU64::new(1),
         peer: config.peer.clone(),
         witness: config.witness.clone(),
+        isolated,
     });
     if !links.peer.addresses.is_empty() {
         tokio::spawn(links.clone().keep_dialled(Part::Replica));
@@ -111,6 +116,10 @@ pub(super) fn spawn(
 impl Links {
     fn number(&self) -> LinkId {
         LinkId(self.numbers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn is_isolated(&self) -> bool {
+        Clock.now() < *self.isolated.borrow()
     }
 
     fn other(&self, part: Part) -> &OtherConfig {
@@ -161,6 +170,9 @@ impl Links {
     }
 
     async fn dial(self: &Arc<Self>, part: Part) -> Result<(), Unlinked> {
+        if self.is_isolated() {
+            return Err(Unlinked::network("this node is cut off on purpose".into()));
+        }
         let other = self.other(part);
         let connection = self.endpoint.dial(&other.addresses, &other.keys).await.map_err(Unlinked::from)?;
         if self.shared.live.borrow()[usize::from(part == Part::Witness)].is_some() {
@@ -229,6 +241,10 @@ impl Links {
                 _ = async { while live.changed().await.is_ok() {} } => break,
             };
             let Some(connection) = connection else { break };
+            if self.is_isolated() {
+                connection.close(CloseCode::LEAVING, "this node is cut off on purpose");
+                continue;
+            }
             let part = if self.peer.keys.contains(&connection.fingerprint()) {
                 Part::Replica
             } else {
@@ -243,8 +259,12 @@ impl Links {
     /// Carries everything that arrives on a connection to the actor, until it is over.
     fn watch(self: &Arc<Self>, link: Linked) {
         let this = self.clone();
+        let mut isolated = self.isolated.clone();
         tokio::spawn(async move {
             tokio::select! {
+                Ok(_) = isolated.wait_for(|until| Clock.now() < *until) => {
+                    link.connection.close(CloseCode::LEAVING, "this node is cut off on purpose");
+                }
                 error = this.serve(&link) => link.connection.close(CloseCode::MISBEHAVED, &error),
                 () = this.hear(&link) => {}
                 cause = link.connection.closed() => {

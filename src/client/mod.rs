@@ -12,6 +12,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -26,6 +27,7 @@ use crate::limits::REPLICA_QUEUE_MAX;
 use crate::message::{Kind, Record, Refusal, ReplicaRecord, Report};
 use crate::replica::{Alone, Input, Replica, Settings};
 use crate::rules::Rules;
+use crate::time::Moment;
 
 use actor::{Actor, Event};
 pub use lease::{Lease, PeerDurable, Remaining, Right};
@@ -195,6 +197,7 @@ pub struct Cluster {
     roles: watch::Receiver<Role>,
     failed: watch::Receiver<Option<Failure>>,
     addresses: Vec<SocketAddr>,
+    isolated: watch::Sender<Moment>,
     links: tokio::task::JoinHandle<()>,
 }
 
@@ -240,9 +243,10 @@ impl Cluster {
         let (events, queue) = mpsc::channel(REPLICA_QUEUE_MAX);
         let (actor, roles, failed) =
             Actor::start(voter, ledger, slot, step, queue, events.downgrade()).await?;
-        let links = links::spawn(&config, endpoint, events.downgrade(), actor.shared());
+        let (isolated, cut) = watch::channel(Moment::default());
+        let links = links::spawn(&config, endpoint, events.downgrade(), actor.shared(), cut);
         tokio::spawn(actor.run());
-        Ok(Cluster { events, roles, failed, addresses, links })
+        Ok(Cluster { events, roles, failed, addresses, isolated, links })
     }
 
     /// Where it listens, with the ports that the system chose for port 0.
@@ -328,6 +332,12 @@ impl Cluster {
         let (to, report) = oneshot::channel();
         self.events.send(Event::Report(to)).await.map_err(|_| NotTaken::Stopped)?;
         report.await.map_err(|_| NotTaken::Stopped)
+    }
+
+    /// Cuts this node off for `span`, to show what happens then: its connections are closed, none is made and none is
+    /// taken. It ends by itself.
+    pub fn isolate(&self, span: Duration) {
+        self.isolated.send_replace(Clock.now() + span);
     }
 
     /// Resolves when the replica cannot go on, with the cause. The process should end then.

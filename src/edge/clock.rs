@@ -44,6 +44,12 @@ impl Clock {
     }
 }
 
+/// Seconds since 1970 on the machine's wall clock, which anybody may set: for people to read, never to decide by.
+pub fn wall_seconds() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
 /// 64 random bits.
 pub fn random_u64() -> u64 {
     u64::from_ne_bytes(random_bytes())
