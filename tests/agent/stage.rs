@@ -61,8 +61,8 @@ demote)
     if [ -n "$pid" ]; then
         # The process group of the promotion.
         group=$(awk '{print $5}' "/proc/$pid/stat" 2>/dev/null)
-        [ -n "$group" ] && kill -TERM -- "-$group"
-        while [ -n "$group" ] && kill -0 -- "-$group" 2>/dev/null; do sleep 0.05; done
+        [ -n "$group" ] && kill -TERM "-$group"
+        while [ -n "$group" ] && kill -0 "-$group" 2>/dev/null; do sleep 0.05; done
         rm -f "$here/service-$node.pid"
     fi
     ;;

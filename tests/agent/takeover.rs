@@ -64,9 +64,13 @@ fn a_leader_cut_off_stops_its_service_before_the_other_one_acts() {
     stage.until_acts(B);
     assert!(stage.hook_runs(A, "demote").last().is_some_and(|run| run.contains("reason=lease ends")));
     assert_eq!(stage.code(A, "/primary"), Some(503));
+    stage.until("the loss of redundancy is told", |stage| {
+        stage.hook_runs(B, "on_event").iter().any(|run| run.contains("event=redundancy_lost"))
+    });
+    assert_eq!(stage.metric(B, "tiebreak_redundancy_lost"), Some(1.0));
     stage.heal();
     stage.until_pair(B);
-    stage.until("the end of redundancy was told", |stage| {
+    stage.until("its return is told", |stage| {
         stage.hook_runs(B, "on_event").iter().any(|run| run.contains("event=redundancy_restored"))
     });
     stage.check();

@@ -47,6 +47,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 const TURN_EVERY: Duration = Duration::from_secs(1);
 /// Characters of the name of a cgroup.
 const CGROUP_NAME_CHARS_MAX: usize = 100;
+/// For how long an agent that has given its lease back stays, so that the other node hears of it and leads.
+const STAY_MAX: Duration = Duration::from_secs(10);
 /// Time without a turn after which the agent counts as dead, in leases.
 const ALIVE_LEASES: u32 = 2;
 
@@ -123,7 +125,7 @@ pub async fn run(replica: ReplicaConfig, config: AgentConfig, reload: Reload) ->
     agent.apply(Input::Votes(Votes::default()));
     loop {
         let now = agent.turn();
-        if agent.exit {
+        if agent.may_leave(now) {
             break;
         }
         let wake = agent.wake_at(now);
@@ -181,7 +183,8 @@ struct Agent {
     history: History,
     beat: Arc<AtomicU64>,
     failure: Option<Failure>,
-    exit: bool,
+    /// Everything is done; it stays until the other node leads, and until then at the most.
+    leaving: Option<Moment>,
     /// What was told and noted last, to tell what has changed.
     noted: work::Noted,
 }
@@ -297,7 +300,7 @@ impl Agent {
             history,
             beat,
             failure: None,
-            exit: false,
+            leaving: None,
             noted: work::Noted::default(),
         };
         Ok((agent, events, commands))
@@ -322,7 +325,17 @@ impl Agent {
         if self.watchdog.is_some() {
             wake = wake.min(self.feed_at);
         }
-        wake
+        wake.min(self.leaving.unwrap_or(Moment::FOREVER))
+    }
+
+    fn may_leave(&self, now: Moment) -> bool {
+        let Some(until) = self.leaving else { return false };
+        let waits = match &self.role {
+            // Nobody is told anything: there is nobody, or the lease was not given back.
+            Role::Leader(_) => false,
+            Role::Standby(standby) => standby.link.is_some() && standby.leader != Some(self.peer),
+        };
+        !waits || now >= until || self.failure.is_some()
     }
 
     /// What the votes say now. An end of the lease moves with each renewal, and is read afresh each time.

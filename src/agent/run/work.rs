@@ -11,7 +11,7 @@ use crate::edge::clock::Clock;
 use crate::ids::{NodeId, Position, Token};
 use crate::message::Refusal;
 
-use super::{Agent, Ended, Event, Reload};
+use super::{Agent, Ended, Event, Reload, STAY_MAX};
 
 /// What was told and noted last.
 #[derive(Debug, Default)]
@@ -123,7 +123,9 @@ impl Agent {
                 }
             }
             Action::SteppedDown(outcome) => self.orders_stepped_down(outcome),
-            Action::Exit => self.exit = true,
+            Action::Exit => {
+                self.leaving.get_or_insert(Clock.now() + STAY_MAX.min(self.lease * 2));
+            }
         }
     }
 
