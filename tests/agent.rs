@@ -11,6 +11,8 @@
 mod failures;
 #[path = "agent/operators.rs"]
 mod operators;
+#[path = "agent/recipes.rs"]
+mod recipes;
 #[allow(dead_code, reason = "other tests use more of it")]
 mod relay;
 #[path = "agent/stage.rs"]

@@ -31,6 +31,11 @@ impl Cgroup {
         Cgroup::at(&place)
     }
 
+    /// One that others make and remove, as systemd does with its units: it may not be there now.
+    pub fn of_others(place: &Path) -> Cgroup {
+        Cgroup(place.into())
+    }
+
     /// An existing one.
     ///
     /// # Errors
@@ -50,7 +55,11 @@ impl Cgroup {
     /// # Errors
     /// If the kernel refuses.
     pub fn kill(&self) -> io::Result<()> {
-        fs::write(self.0.join("cgroup.kill"), "1")
+        match fs::write(self.0.join("cgroup.kill"), "1") {
+            // Nothing is there, so nothing is in it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
     }
 
     fn is_empty(&self) -> bool {

@@ -3,6 +3,9 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +14,9 @@ use crate::ids::{NodeId, Term, Token};
 
 /// Bytes of the file; then it becomes the older half, and a new one begins.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// For how long a disk that hangs holds up the end of the agent.
+const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
 
 /// One thing that happened.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -41,29 +47,28 @@ impl History {
         History(state.join("history.jsonl"))
     }
 
-    /// The state directory.
-    pub fn directory(&self) -> &Path {
-        self.0.parent().unwrap_or(Path::new(""))
-    }
-
     fn older(&self) -> PathBuf {
         self.0.with_extension("older.jsonl")
     }
 
-    /// Adds to it. A disk that fails costs a line of history, and no more.
-    pub fn note(
-        &self,
-        node: NodeId,
-        event: &str,
-        term: Option<Term>,
-        token: Option<Token>,
-        reason: impl ToString,
-    ) {
-        let entry =
-            Entry { at: wall_seconds(), node, event: event.into(), term, token, reason: reason.to_string() };
-        if let Err(error) = self.append(&entry) {
-            tracing::warn!(path = %self.0.display(), "the history cannot be written: {error}");
-        }
+    /// Takes notes from now on, on a thread of its own: a disk that hangs holds up nobody.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn keep(self) -> io::Result<Notes> {
+        let directory = self.0.parent().unwrap_or(Path::new("")).to_owned();
+        let (to, notes) = mpsc::channel::<Entry>();
+        let (finished, written) = mpsc::channel();
+        thread::Builder::new().name("history".into()).spawn(move || {
+            for entry in notes {
+                // A disk that fails costs a line of history, and no more.
+                if let Err(error) = self.append(&entry) {
+                    tracing::warn!(path = %self.0.display(), "the history cannot be written: {error}");
+                }
+            }
+            let _ = finished.send(());
+        })?;
+        Ok(Notes { directory, to: Some(to), finished: written })
     }
 
     fn append(&self, entry: &Entry) -> io::Result<()> {
@@ -92,6 +97,44 @@ impl History {
     }
 }
 
+/// The history, to be written.
+#[derive(Debug)]
+pub struct Notes {
+    directory: PathBuf,
+    to: Option<mpsc::Sender<Entry>>,
+    finished: mpsc::Receiver<()>,
+}
+
+impl Notes {
+    /// The state directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Adds to it.
+    pub fn note(
+        &self,
+        node: NodeId,
+        event: &str,
+        term: Option<Term>,
+        token: Option<Token>,
+        reason: impl ToString,
+    ) {
+        let (event, reason) = (event.into(), reason.to_string());
+        let entry = Entry { at: wall_seconds(), node, event, term, token, reason };
+        if let Some(to) = &self.to {
+            // The writer is there for as long as this is.
+            let _ = to.send(entry);
+        }
+    }
+
+    /// Returns when everything is written, or the disk has had its time.
+    pub fn finish(&mut self) {
+        drop(self.to.take());
+        let _ = self.finished.recv_timeout(LAST_WRITE_MAX);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,8 +145,10 @@ mod tests {
         let history = History::of(directory.path());
         assert_eq!(history.read().expect("nothing yet"), []);
         let node = "a".parse().expect("a name");
-        history.note(node, "leads", Some(Term(3)), Some(Token::of(Term(3))), "elected");
-        history.note(node, "stops", Some(Term(3)), None, "switchover: upgrade");
+        let mut notes = History::of(directory.path()).keep().expect("a thread");
+        notes.note(node, "leads", Some(Term(3)), Some(Token::of(Term(3))), "elected");
+        notes.note(node, "stops", Some(Term(3)), None, "switchover: upgrade");
+        notes.finish();
         let mut file =
             OpenOptions::new().append(true).open(directory.path().join("history.jsonl")).expect("it");
         file.write_all(b"{\"at\":1,\"no").expect("written");

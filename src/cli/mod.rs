@@ -51,6 +51,8 @@ pub enum Command {
     Watch(agent::operate::Watch),
     /// Break something on purpose: bounded in time, ends by itself
     Drill(agent::operate::Drill),
+    /// Look for what would go wrong: addresses, keys, clock, disk, watchdog, times
+    Doctor(agent::doctor::Doctor),
     /// A helper of the agent
     #[command(hide = true)]
     Contained(agent::helpers::Contained),
@@ -87,6 +89,7 @@ impl Cli {
             Command::History(history) => history.run(),
             Command::Watch(watch) => watch.run(),
             Command::Drill(drill) => drill.run(),
+            Command::Doctor(doctor) => doctor.run(),
             Command::Contained(helper) => helper.run(),
             Command::Guard(helper) => helper.run(),
             Command::Freeze(helper) => helper.run(),

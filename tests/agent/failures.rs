@@ -47,7 +47,7 @@ fn a_demote_that_hangs_is_killed_and_repeated_and_the_lease_is_kept_until_it_wor
     stage.until_primary(B);
     stage.until_acts(B);
     let runs = stage.hook_runs(A, "demote");
-    assert_eq!(runs.iter().filter(|run| run.contains("reason=resign: test")).count(), 2, "{runs:?}");
+    assert!(runs.iter().filter(|run| run.contains("reason=resign: test")).count() >= 2, "{runs:?}");
     stage.check();
     stage.kill(B);
 }

@@ -75,6 +75,8 @@ exit "${code:-0}"
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub lease: &'static str,
+    /// `solo_after`, or half of the lease.
+    pub solo_after: Option<&'static str>,
     /// Lines of `[agent]`.
     pub agent: String,
     /// Lines of `[agent.times]`.
@@ -85,7 +87,7 @@ pub struct Choice {
 
 impl Default for Choice {
     fn default() -> Choice {
-        Choice { lease: "2s", agent: String::new(), times: String::new(), hooks: &[] }
+        Choice { lease: "2s", solo_after: None, agent: String::new(), times: String::new(), hooks: &[] }
     }
 }
 
@@ -111,7 +113,19 @@ impl Drop for Stage {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // What the hooks of killed agents left running.
+        // The cgroups of killed agents, and what their hooks left running.
+        let mark = self.directory.path().file_name().map(|name| name.to_string_lossy().replace('.', "-"));
+        for place in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+            for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+                if mark.as_ref().is_some_and(|mark| entry.file_name().to_string_lossy().contains(mark)) {
+                    let _ = fs::write(entry.path().join("cgroup.kill"), "1");
+                    let deadline = Instant::now() + Duration::from_secs(2);
+                    while fs::remove_dir(entry.path()).is_err() && Instant::now() < deadline {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+        }
         for node in [A, B] {
             if let Some(group) = self.service_group(node) {
                 let _ = rustix::process::kill_process_group(group, Signal::KILL);
@@ -168,9 +182,11 @@ impl Stage {
             let hooks: Vec<String> = choice.hooks.iter().map(|hook| format!("{hook} = \"hook\"\n")).collect();
             let hooks =
                 if hooks.is_empty() { String::new() } else { format!("[agent.hooks]\n{}", hooks.concat()) };
+            let solo_after =
+                choice.solo_after.map_or(String::new(), |span| format!("solo_after = \"{span}\"\n"));
             let text = format!(
                 "cluster = \"orders\"\nnode = \"{name}\"\nkey = \"{name}.pem\"\nstate = \"{name}\"\n\
-                 listen = [\"{}\"]\nlease = \"{}\"\nkeep_alive = \"1s\"\n\
+                 listen = [\"{}\"]\nlease = \"{}\"\n{solo_after}keep_alive = \"1s\"\n\
                  [peer]\nnode = \"{}\"\naddresses = [\"{}\"]\nkeys = [\"{}\"]\n\
                  [witness]\nnode = \"w\"\naddresses = [\"{}\"]\nkeys = [\"{}\"]\n\
                  [agent]\nhttp = \"{}\"\nruntime = \"run-{name}\"\n{}\n{hooks}[agent.times]\n{}\n",
@@ -298,6 +314,11 @@ impl Stage {
         assert_eq!(self.ended(node), Some(0));
     }
 
+    /// How one direction is, to be changed.
+    pub fn flow(&self, from: usize, to: usize) -> &Flow {
+        &self.flows[from][to]
+    }
+
     /// The process group of the service that the hooks of a node have started.
     pub fn service_group(&self, node: usize) -> Option<Pid> {
         let pid = fs::read_to_string(self.place(&format!("service-{}.pid", NAMES[node]))).ok()?;
@@ -308,10 +329,6 @@ impl Stage {
     pub fn cut(&self, one: usize, other: usize) {
         self.flows[one][other].cut(true);
         self.flows[other][one].cut(true);
-    }
-
-    pub fn flow(&self, from: usize, to: usize) -> &Flow {
-        &self.flows[from][to]
     }
 
     pub fn heal(&self) {

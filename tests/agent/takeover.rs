@@ -1,5 +1,7 @@
 //! Who acts, and that nobody else does: elections, deaths, partitions, clean ends.
 
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 
 use crate::stage::{A, B, Choice, Stage, W};
@@ -76,16 +78,23 @@ fn a_leader_cut_off_stops_its_service_before_the_other_one_acts() {
     stage.check();
 }
 
-/// Shows: SIGTERM to the acting agent ends the service, then gives the lease back: the other one need not wait for its end
-/// (case 9). The lease is so long that waiting for it would miss the deadline.
+/// Shows: SIGTERM to the acting agent ends the service, then gives the lease back: the other one acts while that lease would
+/// still run (case 9).
 #[test]
 fn a_clean_end_gives_the_lease_back_and_the_other_node_acts_at_once() {
-    let choice = Choice { lease: "10m", ..Choice::default() };
+    let lease = Duration::from_secs(12);
+    let began = Instant::now();
+    let choice = Choice { lease: "12s", ..Choice::default() };
     let mut stage = Stage::start(choice);
     stage.until_acts(A);
+    // Whoever has just started may have promised a lease in an earlier life, and waits for its end.
+    stage.until("b may stand", |_| began.elapsed() > lease + lease / 20);
+    let left = stage.state(A)["lease_left_ms"].as_u64().map(Duration::from_millis).expect("it has a lease");
+    let ends = Instant::now() + left;
     stage.stop(A);
     let last = stage.acts().len();
     stage.until_primary(B);
+    assert!(Instant::now() < ends, "it waited for the end of the lease");
     stage.until_acts(B);
     assert!(
         stage.acts()[last..].iter().all(|(node, _)| *node == B),
@@ -124,5 +133,25 @@ fn the_death_of_the_standby_does_not_interrupt_the_service_and_the_hooks_say_who
     let (solo, paired) = (hooks.rfind("a solo").expect("told"), hooks.rfind("a paired").expect("told"));
     assert!(solo < paired, "{hooks}");
     assert_eq!(before, (stage.hook_runs(A, "demote").len(), stage.hook_runs(A, "promote").len()));
+    stage.check();
+}
+
+/// Shows: with five seconds to the witness and back and a lease longer than that, the leader stays, and goes on alone when
+/// its peer dies: there is no hidden shorter time-out (case 13).
+#[test]
+fn a_witness_that_is_far_away_is_waited_for_as_long_as_the_lease_lasts() {
+    let mut choice = Choice::hooks(&["promote", "demote"]);
+    (choice.lease, choice.solo_after) = ("14s", Some("500ms"));
+    choice.times = "demote = \"500ms\"\nkill = \"500ms\"".into();
+    let mut stage = Stage::start(choice);
+    stage.until_acts(A);
+    for (from, to) in [(A, W), (W, A), (B, W), (W, B)] {
+        stage.flow(from, to).delay(Duration::from_millis(2500));
+    }
+    let demotes = stage.hook_runs(A, "demote").len();
+    stage.kill(B);
+    stage.until("it goes on alone", |stage| stage.state(A)["right"] == "solo");
+    stage.until_acts(A);
+    assert_eq!(stage.hook_runs(A, "demote").len(), demotes, "the service was not interrupted");
     stage.check();
 }

@@ -29,7 +29,7 @@ use super::command::Running;
 use super::config::{AgentConfig, ServiceConfig};
 use super::contain::{Cgroup, Containment};
 use super::control::{self, Command};
-use super::history::History;
+use super::history::{History, Notes};
 use super::hooks::{Ended, Facts, Hooks};
 use super::http::{self, Answers};
 use super::metrics::Metrics;
@@ -180,7 +180,7 @@ struct Agent {
     orders: Orders,
     state: watch::Sender<State>,
     metrics: Arc<Metrics>,
-    history: History,
+    notes: Notes,
     beat: Arc<AtomicU64>,
     failure: Option<Failure>,
     /// Everything is done; it stays until the other node leads, and until then at the most.
@@ -208,12 +208,12 @@ impl Agent {
         });
         let cgroup = Cgroup::make(&cgroup_name(&config.runtime))
             .inspect_err(|error| {
-                tracing::info!("no cgroup for the service, process groups have to do: {error}")
+                tracing::info!("no cgroup for the service, process groups have to do: {error}");
             })
             .ok();
         let mut cgroups: Vec<Cgroup> = cgroup.iter().cloned().collect();
         if let Some(place) = &config.cgroup {
-            cgroups.push(Cgroup::at(place).map_err(system(format!("the cgroup {}", place.display())))?);
+            cgroups.push(Cgroup::of_others(place));
         }
         let containment = Arc::new(Containment::new(cgroups));
         let paths = match &config.service {
@@ -267,7 +267,7 @@ impl Agent {
                 http::serve(address, answers).map_err(system(format!("cannot answer HTTP on {address}")))?;
             tracing::info!(%address, "answers HTTP");
         }
-        let history = History::of(&replica.own.state);
+        let notes = History::of(&replica.own.state).keep().map_err(system("no thread for the history"))?;
         let agent = Agent {
             node,
             peer,
@@ -297,7 +297,7 @@ impl Agent {
             orders: Orders::default(),
             state,
             metrics,
-            history,
+            notes,
             beat,
             failure: None,
             leaving: None,
@@ -478,6 +478,7 @@ impl Agent {
                 tracing::error!("the watchdog cannot be closed: {error}");
             }
         }
+        self.notes.finish();
         let _ = std::fs::remove_file(self.config.socket());
         if let Some(cgroup) = &self.cgroup {
             // It stays as long as something is in it.

@@ -28,8 +28,8 @@ struct Order {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Waits for a check that began after this.
-    Checking(Moment),
+    /// Waits for a check that began after the first, until the second.
+    Checking(Moment, Moment),
     /// The service is being stopped and the lease given back.
     Stopping,
     /// The other node is to lead, by then.
@@ -47,7 +47,7 @@ pub(super) struct Orders {
 impl Orders {
     pub(super) fn wake_at(&self) -> Moment {
         match &self.order {
-            Some(Order { stage: Stage::Handed(until), .. }) => *until,
+            Some(Order { stage: Stage::Handed(until) | Stage::Checking(_, until), .. }) => *until,
             _ => Moment::FOREVER,
         }
     }
@@ -62,7 +62,7 @@ impl Agent {
                     return asker.refused(why);
                 }
                 let reason = Reason::Switchover(reason);
-                let stage = Stage::Checking(Clock.now());
+                let stage = self.checking();
                 self.orders.order = Some(Order { asker: Some(asker), wait, reason, stage });
                 self.apply(Input::CheckNow);
             }
@@ -120,9 +120,15 @@ impl Agent {
         if let Some(asker) = &order.asker {
             asker.progress(format!("the service is stopped on {}", self.node));
         }
-        self.history.note(self.node, "steps_down", None, self.token(), &reason);
+        self.notes.note(self.node, "steps_down", None, self.token(), &reason);
         self.orders.order = Some(order);
         self.apply(Input::StepDown(reason));
+    }
+
+    /// A check may have to wait for another hook.
+    fn checking(&self) -> Stage {
+        let (now, times) = (Clock.now(), &self.config.times);
+        Stage::Checking(now, now + times.check * 2 + times.switch)
     }
 
     /// Whatever an order waits for may have come.
@@ -130,14 +136,17 @@ impl Agent {
         self.fail_back();
         let Some(order) = &self.orders.order else { return };
         match order.stage {
-            Stage::Checking(since) => {
+            Stage::Checking(since, until) => {
                 let has_check = self.state.borrow().has_check;
                 let fresh = self.supervisor.checked().is_some_and(|checked| checked.began >= since);
-                if has_check && !fresh && matches!(self.role, Role::Leader(_)) {
+                let late = Clock.now() >= until;
+                if has_check && !fresh && !late && matches!(self.role, Role::Leader(_)) {
                     return;
                 }
                 self.publish();
+                let late = late && has_check && !fresh;
                 let why_not = self.state.borrow().why_not_hand_over();
+                let why_not = why_not.or_else(|| late.then(|| "no check has ended in time".into()));
                 let Some(mut order) = self.orders.order.take() else { return };
                 match (why_not, &order.asker) {
                     (Some(why), Some(asker)) => asker.refused(format!("nothing was changed: {why}")),
@@ -211,7 +220,7 @@ impl Agent {
             (true, Some(since)) if now.since(since) >= *after => {
                 self.orders.could_fail_back = None;
                 tracing::info!(to = %self.peer, "the preferred node gets the service back");
-                let (stage, reason) = (Stage::Checking(now), Reason::Preferred);
+                let (stage, reason) = (self.checking(), Reason::Preferred);
                 self.orders.order = Some(Order { asker: None, wait: false, reason, stage });
                 self.apply(Input::CheckNow);
             }
@@ -220,7 +229,7 @@ impl Agent {
     }
 
     fn set_paused(&mut self, paused: bool, asker: &Asker) {
-        let mark = self.config.mark_paused(self.history.directory());
+        let mark = self.config.mark_paused(self.notes.directory());
         let kept = if paused {
             std::fs::write(&mark, "")
         } else {
@@ -232,7 +241,7 @@ impl Agent {
         if let Err(error) = kept {
             return asker.refused(format!("{}: {error}", mark.display()));
         }
-        self.history.note(self.node, if paused { "pause" } else { "resume" }, None, self.token(), "operator");
+        self.notes.note(self.node, if paused { "pause" } else { "resume" }, None, self.token(), "operator");
         self.apply(Input::Pause(paused));
         tracing::warn!(paused, "an operator");
         if paused {
@@ -250,7 +259,7 @@ impl Agent {
         if span.is_zero() || span > DRILL_MAX {
             return asker.refused(format!("a drill lasts at most {DRILL_MAX:?}, and longer than nothing"));
         }
-        self.history.note(self.node, "drill", None, self.token(), format!("{what:?} for {span:?}"));
+        self.notes.note(self.node, "drill", None, self.token(), format!("{what:?} for {span:?}"));
         tracing::warn!(?what, ?span, "a drill begins");
         match what {
             Drill::Partition => {

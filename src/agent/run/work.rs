@@ -250,20 +250,14 @@ impl Agent {
         if leads && !self.noted.leads {
             let reason = self.noted.promoted_for.clone().unwrap_or(Reason::Elected).to_string();
             self.metrics.promoted(&reason);
-            self.history.note(self.node, "leads", token.map(Token::term), token, &reason);
+            self.notes.note(self.node, "leads", token.map(Token::term), token, &reason);
             self.noted.leads = true;
             tracing::info!(token = token.map(|token| token.0), "the service acts here");
             self.tell("leads", &reason);
         } else if self.noted.leads && !leads && !may_act {
             let reason = self.noted.demoted_for.clone().unwrap_or(Reason::NotLeading).to_string();
             self.metrics.demoted(&reason);
-            self.history.note(
-                self.node,
-                "stops",
-                self.noted.token.map(Token::term),
-                self.noted.token,
-                &reason,
-            );
+            self.notes.note(self.node, "stops", self.noted.token.map(Token::term), self.noted.token, &reason);
             self.noted.leads = false;
             tracing::info!(%reason, "the service does not act here any more");
             self.tell("stops", &reason);
@@ -278,7 +272,7 @@ impl Agent {
         {
             let (leader, term) = (standby.leader, standby.leader_term);
             self.noted.follows = leader;
-            self.history.note(self.peer, "leads", Some(term), Some(Token::of(term)), "heard of it");
+            self.notes.note(self.peer, "leads", Some(term), Some(Token::of(term)), "heard of it");
             self.tell("follows", self.peer.clone().as_str());
         } else if matches!(self.role, Role::Leader(_)) {
             self.noted.follows = None;

@@ -205,6 +205,8 @@ pub struct Supervisor {
     checked: Option<Checked>,
     failed_checks: u32,
     check_at: Moment,
+    /// A check that began before this is followed by another one at once.
+    recheck: Moment,
     stalled: bool,
     /// `follow` can only go on by destroying data, and the loss is on record.
     wants_copy: bool,
@@ -245,6 +247,7 @@ impl Supervisor {
             checked: None,
             failed_checks: 0,
             check_at: Moment::default(),
+            recheck: Moment::default(),
             stalled: false,
             wants_copy: false,
             may_destroy: false,
@@ -362,7 +365,7 @@ impl Supervisor {
                     }
                 }
             }
-            Input::CheckNow => self.check_at = now,
+            Input::CheckNow => self.check_now(now),
             Input::Reload(plan) => self.plan = plan,
         }
         self.decide(now, &mut actions);
@@ -372,7 +375,7 @@ impl Supervisor {
     fn voted(&mut self, now: Moment, votes: Votes) {
         if votes.offer.is_some() && votes.offer != self.votes.offer {
             self.offered_since = now;
-            self.check_at = now;
+            self.check_now(now);
         }
         if let Some(until) = votes.leads.and_then(|leads| leads.until) {
             self.last_until = until;
@@ -380,7 +383,7 @@ impl Supervisor {
         let right = |votes: &Votes| votes.leads.map(|leads| leads.right);
         if right(&votes) != right(&self.votes) {
             self.stalled = false;
-            self.check_at = now;
+            self.check_now(now);
         }
         self.votes = votes;
     }
@@ -402,7 +405,7 @@ impl Supervisor {
                 self.service = Service::Leads(self.promoted_as);
                 self.promoted_at = now;
                 self.both_since = now;
-                self.check_at = now;
+                self.check_now(now);
                 self.failed_checks = 0;
             }
             Hook::Demote if good && self.killing.is_none() => self.rests(),
@@ -428,7 +431,7 @@ impl Supervisor {
         if task.killed && now < task.deadline {
             return;
         }
-        self.check_at = now + self.plan.times.check_every;
+        self.check_at = if task.since < self.recheck { now } else { now + self.plan.times.check_every };
         let well = !task.killed && (outcome.good() || outcome.lags());
         self.checked = Some(Checked { began: task.since, well, in_sync: well && outcome.good() });
         if well {
@@ -443,6 +446,11 @@ impl Supervisor {
             self.failed_checks = 0;
             self.fails(now, Reason::Unhealthy);
         }
+    }
+
+    fn check_now(&mut self, now: Moment) {
+        self.check_at = now;
+        self.recheck = now;
     }
 
     fn exited(&mut self, now: Moment) {
@@ -471,14 +479,14 @@ impl Supervisor {
     fn acknowledges(&mut self, now: Moment, mode: Mode) {
         self.service = Service::Leads(mode);
         self.both_since = now;
-        self.check_at = now;
+        self.check_now(now);
     }
 
     fn follows(&mut self, now: Moment) {
         if let Some(leader) = self.votes.follows {
             self.service = Service::Follows(leader);
             self.failed_checks = 0;
-            self.check_at = now;
+            self.check_now(now);
         }
     }
 

@@ -1,5 +1,6 @@
 //! `tiebreak agent` and `tiebreak run`, and what operators do with a running one.
 
+pub mod doctor;
 pub mod helpers;
 pub mod operate;
 

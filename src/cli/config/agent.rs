@@ -151,7 +151,7 @@ impl Source<'_> {
             times.check_failures = *failures.get_ref();
         }
         crate::agent::run::check(&config).map_err(|error| {
-            self.error(None, error.to_string(), Some("all times are in deploy/agent/README.md".into()))
+            self.error(None, error.to_string(), Some("all times are in deploy/agent/a.toml".into()))
         })?;
         Ok(config)
     }
