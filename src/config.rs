@@ -44,6 +44,10 @@ pub struct ReplicaConfig {
 pub struct WitnessConfig {
     /// What it shares with a replica: name, key, state, addresses.
     pub own: OwnConfig,
+    /// After each start it grants nothing before a current leader has said that its state is the newest: for media that
+    /// may lose what they have synced. If the leader is lost between the start and that word, which is normally one
+    /// exchange, an operator has to decide.
+    pub strict_boot: bool,
     /// The clusters that it serves.
     pub clusters: Vec<ClusterConfig>,
 }

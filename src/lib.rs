@@ -21,8 +21,9 @@
 //! ```
 //! use std::time::Duration;
 //! use tiebreak::config::{ClusterConfig, OtherConfig, OwnConfig, ReplicaConfig, ReplicaKeys, WhenAlone, WitnessConfig};
-//! use tiebreak::{Cluster, Identity, PeerDurable, Right, Role, WitnessNode};
+//! use tiebreak::{Cluster, Identity, PeerDurable, Right, Role, Start, WitnessNode};
 //! use tiebreak::ids::Position;
+//! use tiebreak::message::Kind;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let dir = tempfile::tempdir()?;
@@ -59,11 +60,11 @@
 //!     witness: other(2),
 //! };
 //! let seat = |i: usize| ReplicaKeys { node: nodes[i].parse().unwrap(), keys: vec![keys[i]] };
-//! let witness = WitnessConfig { own: own(2), clusters: vec![ClusterConfig { name, replicas: [seat(0), seat(1)] }] };
+//! let witness = WitnessConfig { own: own(2), strict_boot: false, clusters: vec![ClusterConfig { name, replicas: [seat(0), seat(1)] }] };
 //!
 //! // Once in the life of each node: its durable state. The first replica has the data, the others are blank.
-//! tiebreak::init(&replica(0), false)?;
-//! tiebreak::init(&replica(1), true)?;
+//! tiebreak::init(&replica(0), Start::Found(Kind::Replicated))?;
+//! tiebreak::init(&replica(1), Start::Blank)?;
 //! tiebreak::init_witness(&witness)?;
 //!
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -125,10 +126,12 @@ mod edge;
 pub mod fence;
 pub mod ids;
 pub mod limits;
+mod memory;
 pub mod message;
 mod node;
 #[doc = include_str!("protocol.md")]
 pub mod protocol {}
+mod rate;
 mod replica;
 mod rules;
 pub mod time;
@@ -136,25 +139,27 @@ mod wire;
 mod witness;
 
 pub use client::{
-    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, Mismatch, NotTaken, Offer, PeerDurable, Remaining,
-    Right, Role, Roles, Standby, init,
+    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, Mismatch, NotTaken, Offer, PeerDurable,
+    RecoverError, Recovery, Remaining, Right, Role, Roles, Standby, Start, init, replace,
 };
 pub use edge::identity::{Fingerprint, FingerprintError, Identity, IdentityError};
 pub use edge::ledger::LedgerError;
 pub use edge::quic::{BindError, HostPort, HostPortError};
-pub use node::{WitnessError, WitnessNode, init as init_witness};
+pub use node::{WitnessError, WitnessNode, init as init_witness, replace as replace_witness};
+pub use replica::NotRecoverable;
 
 /// Inner rooms, opened to this crate's own checkers. Not for production, and no promise is made about it.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing {
     pub use crate::edge::{clock, disk, identity, ledger, quic};
+    pub use crate::rate::{kept, relied_on};
     pub use crate::replica::{
         Alone, Ask, Ballot, Input, Link, OfferIn, OfferOut, Outputs, Replica, Right, Role, RoleView,
-        Settings, Step, View, kept, relied_on,
+        Settings, Step, View,
     };
     pub use crate::rules::{Rule, Rules};
-    pub use crate::witness::{Step as WitnessStep, Witness};
+    pub use crate::witness::{Call, Settings as WitnessSettings, Step as WitnessStep, Witness};
     /// The codec.
     pub mod wire {
         pub use crate::wire::*;

@@ -92,6 +92,9 @@ pub const ASK_PATIENCE_MAX: Duration = Duration::from_secs(30);
 /// The pause of a candidate that was refused grows up to this many leases.
 pub const CANDIDATE_BACKOFF_LEASES_MAX: u32 = 8;
 
+/// A recovery raises the term above its lower bits, by two steps of the upper ones: nobody leads so many terms unseen.
+pub const RECOVERY_TERM_BITS: u32 = 16;
+
 /// Requests that wait for the witness's voter at once.
 pub const WITNESS_QUEUE_MAX: usize = 4096;
 /// Inputs that wait for a replica's voter at once.

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, Token, VoterId};
 use crate::time::Millis;
 
+/// Lives that were given up and are remembered as such; with one more, the earliest is forgotten.
+pub const BANNED_MAX: usize = 4;
+
 /// What a cluster protects; chosen when it is made and never changed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -39,6 +42,9 @@ pub enum Standing {
     /// A replica that is destroying what it had in order to copy the leader: it grants no vote except to that
     /// leader, and does not stand until it joins.
     Resyncing(Incarnation),
+    /// A witness with `strict_boot` that has just started: a full voter that grants nothing until a current leader has
+    /// said that its state is the one that it knows. Said in greetings, never kept.
+    Unvalidated,
 }
 
 /// Which witness a replica recognises, and since when. Ordered by its stamp: an adoption never goes back.
@@ -57,16 +63,17 @@ impl Adoption {
     pub const NONE: Adoption = Adoption { term: Term::ZERO, ordinal: 0, incarnation: Incarnation::NIL };
 }
 
-/// A number that both ends of a link change together, so that an end restored to an old image no longer fits.
+/// A number that both ends of a link change together, so that an end restored to an old image no longer fits. The upper
+/// half of each counts links, the lower half is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Ratchet {
-    /// Agreed by both ends.
+    /// Held by both ends.
     pub current: u64,
-    /// Proposed, and kept beside the current one until the other end has shown that it has it.
+    /// Proposed, and kept beside the current one until the other end has shown that it has it; 0 when there is none.
     pub pending: u64,
 }
 
-/// What a voter durably said of itself, as another voter remembers it.
+/// What a voter durably said of itself, as another voter remembers it. (§7)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Remembered {
     /// Of whom.
@@ -75,6 +82,12 @@ pub struct Remembered {
     pub boot: Boot,
     /// Its highest term.
     pub term: Term,
+    /// The term in which it took part when it last stated how far its data reaches.
+    pub took_part: Term,
+    /// How far its data reached then, at most.
+    pub position: Position,
+    /// The number of the links between the two.
+    pub ratchet: Ratchet,
 }
 
 /// A term and to whom it was given.
@@ -131,16 +144,21 @@ pub struct Hello {
     pub leads: bool,
     /// The witness that a replica recognises.
     pub adoption: Adoption,
-    /// The number that this link is about to change.
-    pub ratchet: Ratchet,
-    /// What the sender remembers of the receiver.
+    /// What the sender remembers of the receiver, or of an earlier life of it.
     pub remembers: Option<Remembered>,
-    /// Drawn for this link alone.
+    /// In a greeting: counts the greetings of this run to this node, so that one that was overtaken is void. In the
+    /// answer: drawn for this link alone, it names the link from now on.
     pub nonce: u64,
+    /// Lives that were given up by an operator.
+    pub banned: [Incarnation; BANNED_MAX],
 }
 
 /// What one voter asks of another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a message lives for one exchange, and plain values are simpler"
+)]
 pub enum Request {
     /// Opens a link.
     Hello(Hello),
@@ -208,14 +226,21 @@ pub enum Request {
         solo: bool,
         /// The longest lease that an earlier witness may have promised.
         longest_lease: Millis,
-        /// The nonce that the witness drew for this link.
-        nonce: u64,
     },
     /// Leader to a witness with `strict_boot`: "your state is the one that I know." (§7)
     Validate {
         /// The term.
         term: Term,
-        /// The nonce that the witness drew for this link.
+        /// Whether the leader is solo: then nobody else had to vouch, and the term is confirmed as well.
+        solo: bool,
+        /// The nonce of the link.
+        nonce: u64,
+    },
+    /// Paired leader to peer: "do you still take part in my term? The witness asks, by this nonce." (§7)
+    Vouch {
+        /// The term.
+        term: Term,
+        /// The nonce of the link between witness and leader.
         nonce: u64,
     },
     /// Anyone whose key is pinned: "how are you?"
@@ -224,6 +249,10 @@ pub enum Request {
 
 /// What the other one answers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a message lives for one exchange, and plain values are simpler"
+)]
 pub enum Reply {
     /// To `Hello`.
     Hello(Hello),
@@ -278,6 +307,13 @@ pub enum Reply {
     Validated {
         /// The term.
         term: Term,
+    },
+    /// To `Vouch`: yes.
+    Vouched {
+        /// The term.
+        term: Term,
+        /// Of the request.
+        nonce: u64,
     },
     /// To `Status`.
     Status(Box<Report>),
@@ -380,6 +416,44 @@ pub enum Refusal {
     /// This voter answers such a request never, or never in this kind of cluster.
     #[error("it does not answer such a request")]
     NotServed,
+    /// The one that asks has said more of itself before than its state knows: its state is an old image.
+    #[error(
+        "the state of the one that asks is older than what it said before (start {boot}, term {term}, link {links}): \
+         it was restored from an image. It counts as lost; lifted when a leader takes it in as a blank node"
+    )]
+    Restored {
+        /// The count of starts that it stated.
+        boot: Boot,
+        /// The highest term that it stated.
+        term: Term,
+        /// How many links the two have had.
+        links: u32,
+    },
+    /// Two machines speak with one key and one state.
+    #[error(
+        "two copies of {life} run, with one key and one state, or {with} was copied; stop one of them, and run \
+         `tiebreak replace` on the one that is kept"
+    )]
+    Copied {
+        /// The one that asks.
+        life: NodeId,
+        /// The one asked.
+        with: NodeId,
+    },
+    /// An operator gave this life up (`tiebreak recover`).
+    #[error(
+        "this life was given up by an operator when another replica was recovered; it starts again as blank"
+    )]
+    Banned {
+        /// Which life.
+        life: Incarnation,
+    },
+    /// A witness with `strict_boot` has restarted, and nobody has told it yet that its state is the newest.
+    #[error(
+        "it has restarted, and with `strict_boot` it grants nothing before a leader tells it that its state is the \
+         newest: a paired leader with its peer, or a sole one. If there is none for good, see `tiebreak recover`"
+    )]
+    Unvalidated,
 }
 
 /// The role of a replica, for people.
@@ -475,12 +549,10 @@ pub struct WitnessRecord {
     pub confirmed: Word,
     /// The longest lease that may have been promised.
     pub longest_lease: Millis,
-    /// One per replica.
-    pub ratchets: [Ratchet; 2],
     /// What each replica said of itself.
     pub remembers: [Option<Remembered>; 2],
     /// Lives that were given up by an operator and must not come back.
-    pub banned: [Incarnation; 2],
+    pub banned: [Incarnation; BANNED_MAX],
 }
 
 /// What a replica keeps.
@@ -512,12 +584,10 @@ pub struct ReplicaRecord {
     pub adoption: Adoption,
     /// The longest lease that it may have promised.
     pub longest_lease: Millis,
-    /// Towards the peer and towards the witness.
-    pub ratchets: [Ratchet; 2],
     /// What peer and witness said of themselves.
     pub remembers: [Option<Remembered>; 2],
     /// Lives that were given up by an operator and must not come back.
-    pub banned: [Incarnation; 2],
+    pub banned: [Incarnation; BANNED_MAX],
 }
 
 /// What a protected resource keeps of one name.

@@ -10,17 +10,17 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::WitnessConfig;
-use crate::edge::clock::{Clock, random_u64, random_u128};
+use crate::edge::clock::{Clock, random_u128};
 use crate::edge::disk::RealDisk;
 use crate::edge::identity::{Fingerprint, Identity, IdentityError};
 use crate::edge::ledger::{Ledger, LedgerError, Purpose, Slot};
 use crate::edge::quic::{BindError, CloseCode, Connection, Endpoint, Pins, Responder, Timing};
-use crate::ids::{ClusterName, Incarnation, NodeId};
+use crate::ids::{ClusterName, Incarnation, LinkId, NodeId};
 use crate::limits::WITNESS_QUEUE_MAX;
 use crate::message::{Record, Refusal, Reply, Request, Sender};
 use crate::rules::Rules;
 use crate::wire;
-use crate::witness::{Step, Witness};
+use crate::witness::{Call, Settings, Step, Witness};
 
 /// Why a witness cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +62,24 @@ pub fn init(config: &WitnessConfig) -> Result<(), WitnessError> {
     let incarnation = Incarnation(random_u128());
     Ledger::create(&RealDisk, &config.own.state, Purpose::Witness, incarnation, &records)?;
     Ok(())
+}
+
+/// Begins the votes of a witness again as blank: the earlier ones are moved aside, whatever is wrong with them, and
+/// leaders take the witness in anew. Returns where the earlier ones are.
+///
+/// # Errors
+/// If there are none, they are in use or are not tiebreak's, or the disk fails.
+pub fn replace(config: &WitnessConfig) -> Result<PathBuf, WitnessError> {
+    let directory = &config.own.state;
+    match Ledger::open(&RealDisk, directory, Purpose::Witness) {
+        Ok(_) => {}
+        Err(error) if error.is_damage() => {}
+        Err(error) => return Err(error.into()),
+    }
+    let records: Vec<Record> =
+        config.clusters.iter().map(|cluster| blank(config.own.node, cluster.name)).collect();
+    let incarnation = Incarnation(random_u128());
+    Ok(Ledger::replace(&RealDisk, directory, Purpose::Witness, incarnation, &records)?)
 }
 
 fn blank(node: NodeId, name: ClusterName) -> Record {
@@ -110,7 +128,7 @@ struct Waiting {
     from: Sender,
     request: Request,
     responder: Responder,
-    nonce: u64,
+    link: LinkId,
     /// Told whether the connection is now the link of its replica.
     linked: oneshot::Sender<bool>,
 }
@@ -164,6 +182,7 @@ impl WitnessNode {
 impl Voters {
     fn open(config: &WitnessConfig) -> Result<Voters, WitnessError> {
         let (mut ledger, records) = Ledger::open(&RealDisk, &config.own.state, Purpose::Witness)?;
+        let settings = Settings { strict_boot: config.strict_boot };
         let mut of = HashMap::new();
         for (slot, record) in records {
             let Record::Witness(found) = record else { continue };
@@ -175,7 +194,7 @@ impl Voters {
                 tracing::warn!(cluster = %found.name, "kept, and not served: it is not in the configuration");
                 continue;
             }
-            let (voter, record) = Witness::start(found, Rules::KEPT);
+            let (voter, record) = Witness::start(Clock.now(), found, settings, Rules::KEPT);
             let _sealed = ledger.seal(slot, Some(&Record::Witness(record)), ())?;
             of.insert(found.name, (slot, voter));
         }
@@ -183,7 +202,7 @@ impl Voters {
             if let std::collections::hash_map::Entry::Vacant(place) = of.entry(cluster.name) {
                 // New in the configuration: a vote of its own, blank until a leader takes it in.
                 let record = Witness::blank(config.own.node, cluster.name, Incarnation(random_u128()));
-                let (voter, record) = Witness::start(record, Rules::KEPT);
+                let (voter, record) = Witness::start(Clock.now(), record, settings, Rules::KEPT);
                 let slot = ledger.allot(&Record::Witness(record))?;
                 place.insert((slot, voter));
                 tracing::info!(cluster = %cluster.name, "new cluster; its vote is blank until a leader takes it in");
@@ -222,23 +241,27 @@ impl Voters {
     }
 
     fn handle(&mut self, waiting: Waiting) -> Result<crate::edge::ledger::Sealed<Outgoing>, WitnessError> {
-        let Waiting { seat, connection, from, request, responder, nonce, linked } = waiting;
+        let Waiting { seat, connection, link, from, request, responder, linked } = waiting;
         let (slot, voter) = self.of.get_mut(&seat.cluster).expect("every seat's cluster has a voter");
         let place = (seat.cluster, seat.node);
-        let replaced = self.links.get(&place).is_none_or(|live| !live.is_same(&connection));
-        if replaced && !matches!(request, Request::Status | Request::Hello(_)) {
-            // It waited while a newer connection of the same replica took over.
-            let reply = Reply::Refused(Refusal::Void);
-            let outgoing = Outgoing { sender: voter.sender(), reply, responder, linked };
-            return Ok(self.ledger.seal(*slot, None, outgoing)?);
-        }
-        let Step { record, sender, mut reply } = voter.handle(Clock.now(), &from, &request);
-        narrate(&seat, &request, &reply);
-        if let Reply::Hello(hello) = &mut reply {
-            hello.nonce = nonce;
-            if let Some(old) = self.links.insert(place, connection) {
-                old.close(CloseCode::DONE, "a newer connection is used");
+        let before = voter.id();
+        let call = Call { link, from, request, fresh: random_u128() };
+        let Step { record, sender, reply } = voter.handle(Clock.now(), &call);
+        narrate(&seat, &call.request, &reply);
+        if sender.voter != before {
+            tracing::error!(
+                cluster = %seat.cluster,
+                "the vote was restored from an image: it counts as lost, and is blank until a leader takes it in"
+            );
+            for (_, link) in self.links.extract_if(|(cluster, _), _| *cluster == seat.cluster) {
+                link.close(CloseCode::DONE, "this witness begins again as blank");
             }
+        }
+        if let Reply::Hello(_) = &reply
+            && let Some(old) = self.links.insert(place, connection.clone())
+            && !old.is_same(&connection)
+        {
+            old.close(CloseCode::DONE, "a newer connection is used");
         }
         let outgoing = Outgoing { sender, reply, responder, linked };
         Ok(self.ledger.seal(*slot, record.map(Record::Witness).as_ref(), outgoing)?)
@@ -266,21 +289,24 @@ impl Outgoing {
 }
 
 async fn accept(endpoint: Endpoint, seats: Arc<HashMap<Fingerprint, Seat>>, queue: mpsc::Sender<Waiting>) {
+    let mut links = 0;
     while let Some(connection) = endpoint.accept().await {
+        links += 1;
+        let link = LinkId(links);
         let Some(seat) = seats.get(&connection.fingerprint()).copied() else {
             connection.close(CloseCode::NOT_PINNED, "this key is no longer pinned here");
             continue;
         };
         let queue = queue.clone();
         tokio::spawn(async move {
-            let why = serve(&connection, seat, &queue).await;
+            let why = serve(&connection, link, seat, &queue).await;
             connection.close(CloseCode::MISBEHAVED, &why);
         });
     }
 }
 
 /// Requests of one connection, one after the other. What ended it.
-async fn serve(connection: &Connection, seat: Seat, queue: &mpsc::Sender<Waiting>) -> String {
+async fn serve(connection: &Connection, link: LinkId, seat: Seat, queue: &mpsc::Sender<Waiting>) -> String {
     let mut is_link = false;
     loop {
         let (bytes, responder) = match connection.next_request().await {
@@ -319,7 +345,7 @@ async fn serve(connection: &Connection, seat: Seat, queue: &mpsc::Sender<Waiting
         }
         let (linked, told) = oneshot::channel();
         let connection = connection.clone();
-        let waiting = Waiting { seat, connection, from, request, responder, nonce: random_u64(), linked };
+        let waiting = Waiting { seat, connection, link, from, request, responder, linked };
         if queue.send(waiting).await.is_err() {
             return "the witness is stopped".into();
         }

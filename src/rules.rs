@@ -44,6 +44,31 @@ pub enum Rule {
     BlankJoinsSoleOnly,
     /// A blank voter grants nothing. (§7)
     BlankGrantsNothing,
+    /// A paired leader takes a witness in only after its peer has adopted it. (§7)
+    #[cfg(feature = "testing")]
+    PeerAdoptsFirst,
+    /// An adoption never goes back to an earlier witness. (§7)
+    AdoptionNeverGoesBack,
+    /// A witness is taken in once, while it is blank. (§7)
+    AdmittedOnce,
+    /// Both ends of a link keep a number that every link moves on. (§7)
+    LinksRatchet,
+    /// What a voter said of its starts and terms is remembered by the others. (§7)
+    LivesAreRemembered,
+    /// How far a replica's data reached in a term is remembered by its peer. (§7)
+    PositionsAreRemembered,
+    /// A life that was given up stops when it hears of it. (§7)
+    BannedStops,
+    /// With `strict_boot` a witness that has started grants nothing before a leader validates it. (§7)
+    ValidatedFirst,
+    /// A paired leader validates only what its peer has vouched for. (§7)
+    VouchedByPeer,
+    /// A validation raises the confirmation to just below the leader's term. (§7)
+    ValidationRaisesConfirmed,
+    /// While a lease that the witness promised runs, it votes for nobody else. (§9)
+    WitnessLeaseBinds,
+    /// A witness that restarts, or was taken in, waits for the longest lease that may have been promised. (§9)
+    WitnessHoldsOff,
     /// The leader's lease counts from when it sent the renewal. (§6)
     LeaseFromSending,
     /// A replica that restarts waits before it stands or votes. (§6)
@@ -60,7 +85,7 @@ pub enum Rule {
 impl Rule {
     /// All of them.
     #[cfg(feature = "testing")]
-    pub const ALL: [Rule; 24] = [
+    pub const ALL: [Rule; 36] = [
         Rule::OnePromisePerTerm,
         Rule::HoldsAboveConfirmed,
         Rule::HoldsStrictlyAbove,
@@ -80,6 +105,18 @@ impl Rule {
         Rule::OneWitnessIncarnation,
         Rule::BlankJoinsSoleOnly,
         Rule::BlankGrantsNothing,
+        Rule::PeerAdoptsFirst,
+        Rule::AdoptionNeverGoesBack,
+        Rule::AdmittedOnce,
+        Rule::LinksRatchet,
+        Rule::LivesAreRemembered,
+        Rule::PositionsAreRemembered,
+        Rule::BannedStops,
+        Rule::ValidatedFirst,
+        Rule::VouchedByPeer,
+        Rule::ValidationRaisesConfirmed,
+        Rule::WitnessLeaseBinds,
+        Rule::WitnessHoldsOff,
         Rule::LeaseFromSending,
         Rule::HoldOffAfterRestart,
         Rule::ActingLeaderRefusesVotes,

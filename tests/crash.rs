@@ -7,14 +7,19 @@ mod samples;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
-use tiebreak::ids::{Incarnation, Term, Token};
+use tiebreak::ids::{Incarnation, LinkId, Position, Term, Token};
 use tiebreak::limits::BLOCK_BYTES;
-use tiebreak::message::{GateRecord, Record, WitnessRecord, Word};
+use tiebreak::message::{
+    Candidacy, GateRecord, Hello, Part, Record, Remembered, Reply, Request, Sender, WitnessRecord, Word,
+};
 use tiebreak::testing::disk::faulty::{Crash, FaultyDisk};
 use tiebreak::testing::disk::{Disk, RealDisk};
 use tiebreak::testing::ledger::{FILE_NAME, Ledger, LedgerError, Purpose, Slot};
+use tiebreak::testing::{Call, Rules, Witness, WitnessSettings};
+use tiebreak::time::Moment;
 
 fn directory() -> &'static Path {
     Path::new("/var/lib/tiebreak")
@@ -156,6 +161,195 @@ fn damage(disk: &FaultyDisk, block: usize, unreadable: bool) {
 }
 
 #[test]
+fn votes_of_several_clusters_torn_in_one_sync_are_each_the_old_one_or_the_new_one() {
+    let disk = FaultyDisk::new();
+    create(&disk, &[vote(0, 1), vote(1, 1), vote(2, 1)]).unwrap();
+    let mut mixed = 0;
+    for cut in 0..=4 {
+        let disk = disk.fork();
+        let (mut ledger, records) = open(&disk).unwrap();
+        disk.cut_power_after(cut);
+        for (cluster, (slot, _)) in records.iter().enumerate() {
+            let _ = ledger.seal(*slot, Some(&vote(cluster, 2)), ()).unwrap();
+        }
+        let synced = ledger.sync().is_ok();
+        assert_eq!(synced, cut == 4, "three writes and a sync");
+        drop(ledger);
+        let torn = (0..=6 * BLOCK_BYTES).step_by(127);
+        let torn = torn.flat_map(|bytes| [Crash::Prefix(bytes), Crash::Suffix(bytes)]);
+        for crash in torn.chain((0..500).map(Crash::Seed)).chain([Crash::Nothing, Crash::Scrambled]) {
+            let disk = disk.fork();
+            disk.crash(crash);
+            let found = terms(&disk);
+            let fits = |term: &u32| *term == 2 || (*term == 1 && !synced);
+            assert!(found.len() == 3 && found.iter().all(fits), "cut {cut}, {crash:?}: {found:?}");
+            mixed += u32::from(found.contains(&1) && found.contains(&2));
+            disk.crash(Crash::Nothing);
+            assert_eq!(terms(&disk), found, "for good: cut {cut}, {crash:?}");
+        }
+    }
+    assert!(mixed > 100, "some were torn between the votes");
+}
+
+/// The witness's voter on its ledger, as the shipped witness runs it: start, count the start, answer.
+fn awake(disk: &FaultyDisk) -> Result<(Witness, Ledger, Slot), LedgerError> {
+    let (mut ledger, records) = open(disk)?;
+    let (slot, Record::Witness(found)) = records[0] else { panic!("a witness's ledger") };
+    let (witness, counted) = Witness::start(Moment(0), found, WitnessSettings::default(), Rules::KEPT);
+    put(&mut ledger, slot, &Record::Witness(counted))?;
+    Ok((witness, ledger, slot))
+}
+
+/// Asks for a vote, and hands out the answer if it may be handed out.
+fn ask_vote(disk: &FaultyDisk, who: Sender, term: Term) -> Option<Reply> {
+    let (mut witness, mut ledger, slot) = awake(disk).ok()?;
+    let candidacy = Candidacy { term, holds: Term(3), position: Position(0) };
+    // What the candidate remembers of the witness fits what the witness remembers of it.
+    let hello = witness.hello(who.voter);
+    let (voter, boot, said) = (witness.id(), witness.record().boot, witness.record().promised.term);
+    let remembers = hello.remembers.map(|known| Remembered { voter, boot, term: said, ..known });
+    let greeting = Hello { part: Part::Replica, remembers, ..hello };
+    let mut reply = None;
+    for request in [Request::Hello(greeting), Request::Vote(candidacy)] {
+        let step = witness.handle(Moment(0), &Call { link: LinkId(1), from: who, request, fresh: 1 });
+        let record = step.record.map(Record::Witness);
+        let sealed = ledger.seal(slot, record.as_ref(), step.reply).ok()?;
+        let proof = ledger.sync().ok()?;
+        reply = sealed.release(&proof).ok();
+    }
+    reply
+}
+
+#[test]
+fn no_crash_and_no_failing_disk_lets_a_witness_vote_twice_in_a_term() {
+    let term = Term(9);
+    let candidate = |name, incarnation| Sender {
+        cluster: samples::witness_record().cluster,
+        voter: samples::voter(name, incarnation),
+        ..samples::sender()
+    };
+    let (first, second) = (candidate("a", 1), candidate("b", 2));
+    let voted = Some(Reply::Voted { term });
+    let (mut spoken, mut unspoken) = (0, 0);
+    for cut in 0..=12 {
+        let disk = FaultyDisk::new();
+        create(&disk, &[vote(0, 4)]).unwrap();
+        disk.cut_power_after(cut);
+        let first_heard = ask_vote(&disk, first, term) == voted;
+        for crash in crashes() {
+            let disk = disk.fork();
+            disk.crash(crash);
+            let second_heard = ask_vote(&disk, second, term) == voted;
+            assert!(!(first_heard && second_heard), "two votes in {term}: cut {cut}, {crash:?}");
+            // Whoever was refused may find that the vote that nobody heard of was given all the same, and to whom.
+            let again = ask_vote(&disk, first, term) == voted;
+            assert!(!(again && second_heard), "two votes in {term}, later: cut {cut}, {crash:?}");
+            assert!(again || second_heard, "somebody can be elected: cut {cut}, {crash:?}");
+            spoken += u32::from(first_heard);
+            unspoken += u32::from(second_heard);
+        }
+    }
+    assert!(spoken > 100 && unspoken > 100, "both outcomes are met: {spoken}, {unspoken}");
+}
+
+#[test]
+fn a_disk_that_fails_while_a_ledger_is_opened_is_named_and_takes_nothing_away() {
+    type Failing = fn(&FaultyDisk);
+    let ways: [(&str, Failing, &str); 5] = [
+        ("EIO on the first sync", |disk| disk.fail_next_sync(Crash::Nothing), "check the disk"),
+        ("EIO on the directory's", |disk| disk.fail_next_directory_sync(directory()), "check the disk"),
+        ("EIO on the repair", |disk| disk.fail_next_write(Errno::IO, 700), "check the disk"),
+        ("ENOSPC on the repair", |disk| disk.fail_next_write(Errno::NOSPC, 0), "free space"),
+        ("read-only", |disk| disk.set_read_only(true), "remount"),
+    ];
+    for block in 0..10 {
+        for (way, fail, remedy) in ways {
+            let (disk, ledger, _) = ledger_at(4);
+            drop(ledger);
+            damage(&disk, block, false);
+            fail(&disk);
+            let error = open(&disk).map(drop).unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, LedgerError::Io { .. }), "{way}: {text}");
+            assert!(text.contains("/var/lib/tiebreak") && text.contains(remedy), "{way}: {text}");
+            disk.set_read_only(false);
+            disk.crash(Crash::Nothing);
+            assert_eq!(terms(&disk), [4], "{way}, block {block}");
+        }
+    }
+}
+
+/// Hears what is logged as a warning on this thread.
+#[derive(Clone, Default)]
+struct Ear(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Ear {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{}={value:?} ", field.name()));
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Opens, and returns what was warned of.
+fn warnings(disk: &FaultyDisk) -> Vec<String> {
+    let ear = Ear::default();
+    tracing::subscriber::with_default(ear.clone(), || terms(disk));
+    ear.0.lock().unwrap().clone()
+}
+
+#[test]
+fn a_copy_that_is_damaged_is_warned_of_once_with_file_place_and_remedy() {
+    let (disk, ledger, _) = ledger_at(4);
+    drop(ledger);
+    assert_eq!(warnings(&disk), Vec::<String>::new(), "nothing is damaged");
+    // Generation 4 of the vote lies in blocks 6 and 7, generation 3 in 8 and 9; the count has one generation.
+    let places = [
+        (0, "header", "copy=1 of 2 "),
+        (1, "header", "copy=2 of 2 "),
+        (4, "count of slots", "copy=1 of 2 "),
+        (7, "vote in slot 1", "copy=2 of 2 "),
+        (8, "vote in slot 1", "copy=1 of 2, of an earlier one "),
+    ];
+    for (block, what, copy) in places {
+        for unreadable in [false, true] {
+            let disk = disk.fork();
+            damage(&disk, block, unreadable);
+            let heard = warnings(&disk);
+            let [warning] = &heard[..] else { panic!("block {block}: {heard:?}") };
+            for part in ["file=/var/lib/tiebreak/ledger", what, copy, &format!("block={block}")] {
+                assert!(warning.contains(part), "block {block}: {warning:?} lacks {part:?}");
+            }
+            assert!(warning.contains("Nothing to do if it happens once"), "{warning}");
+            assert!(warning.contains("is dying: replace it"), "{warning}");
+            assert_eq!(warnings(&disk), Vec::<String>::new(), "it was written again");
+        }
+    }
+}
+
+#[test]
 fn opening_repairs_one_bad_block_and_a_crash_meanwhile_takes_nothing_away() {
     // In turn, each block goes bad; the opening that repairs it is cut at each step; then another block goes bad.
     let (disk, ledger, _) = ledger_at(4);
@@ -193,7 +387,7 @@ fn two_bad_copies_look_like_a_tear_and_four_are_a_named_loss() {
     damage(&disk, 8, false);
     assert_eq!(terms(&disk.fork()), [3]);
     damage(&disk, 9, true);
-    let error = refuses(&disk, &["slot 1 is lost", "init --blank"]);
+    let error = refuses(&disk, &["slot 1 is lost", "tiebreak replace"]);
     assert!(matches!(error, LedgerError::Lost { slot: 1, .. }));
 }
 
@@ -333,21 +527,24 @@ fn two_processes_do_not_share_a_state_directory() {
 #[test]
 fn after_a_failed_sync_or_write_nothing_more_is_accepted_and_nothing_is_released() {
     type Failing = fn(&FaultyDisk);
-    let ways: [(&str, Failing); 6] = [
-        ("EIO on sync", |disk| disk.fail_next_sync(Crash::Nothing)),
-        ("EIO on sync, half written", |disk| disk.fail_next_sync(Crash::Prefix(BLOCK_BYTES + 9))),
-        ("EIO on sync, all written", |disk| disk.fail_next_sync(Crash::Everything)),
-        ("ENOSPC on write", |disk| disk.fail_next_write(Errno::NOSPC, 100)),
-        ("EIO on write", |disk| disk.fail_next_write(Errno::IO, BLOCK_BYTES)),
-        ("read-only", |disk| disk.set_read_only(true)),
+    let (broken, full, locked) = ("check the disk", "free space", "remount");
+    let ways: [(&str, Failing, &str); 7] = [
+        ("EIO on sync", |disk| disk.fail_next_sync(Crash::Nothing), broken),
+        ("EIO on sync, half written", |disk| disk.fail_next_sync(Crash::Prefix(BLOCK_BYTES + 9)), broken),
+        ("EIO on sync, all written", |disk| disk.fail_next_sync(Crash::Everything), broken),
+        ("ENOSPC on write", |disk| disk.fail_next_write(Errno::NOSPC, 100), full),
+        ("EDQUOT on write", |disk| disk.fail_next_write(Errno::DQUOT, 0), full),
+        ("EIO on write", |disk| disk.fail_next_write(Errno::IO, BLOCK_BYTES), broken),
+        ("read-only", |disk| disk.set_read_only(true), locked),
     ];
-    for (way, fail) in ways {
+    for (way, fail, remedy) in ways {
         let (disk, mut ledger, slot) = ledger_at(4);
         let earlier = ledger.proof().unwrap();
         let sealed = ledger.seal(slot, Some(&vote(0, 5)), "granted").unwrap();
         fail(&disk);
         let error = ledger.sync().unwrap_err();
         assert!(error.to_string().contains("/var/lib/tiebreak/ledger: cannot"), "{way}: {error}");
+        assert!(error.to_string().contains(remedy), "{way}: {error}");
         assert!(matches!(error, LedgerError::Io { .. }), "{way}: {error}");
         disk.set_read_only(false);
         // The disk would succeed now. That proves nothing.

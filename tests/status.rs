@@ -67,6 +67,7 @@ impl Setup {
             |i: usize| ReplicaKeys { node: NODES[i].parse().expect("a name"), keys: vec![self.keys[i]] };
         let name = "orders".parse().expect("a name");
         WitnessConfig {
+            strict_boot: false,
             own: self.own(2),
             clusters: vec![ClusterConfig { name, replicas: [seat(0), seat(1)] }],
         }
@@ -144,8 +145,9 @@ async fn status_tells_well_degraded_leaderless_and_unknown_apart() {
     let (_, json) = until(&file, 3).await;
     assert_eq!(json["verdict"], "unknown");
 
-    tiebreak::init(&setup.replica(0), false).expect("made");
-    tiebreak::init(&setup.replica(1), true).expect("made");
+    tiebreak::init(&setup.replica(0), tiebreak::Start::Found(tiebreak::message::Kind::Replicated))
+        .expect("made");
+    tiebreak::init(&setup.replica(1), tiebreak::Start::Blank).expect("made");
     tiebreak::init_witness(&setup.witness()).expect("made");
     let (stop_w, stopped) = oneshot::channel::<()>();
     let witness = WitnessNode::open(&setup.witness()).expect("opens");

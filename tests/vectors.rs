@@ -164,9 +164,9 @@ fn the_largest_message_and_record_fit_their_bounds() {
     assert_eq!(name, "reply Status Solo Resyncing");
     assert!(bytes <= MESSAGE_BYTES_MAX, "{bytes}");
     // The largest refusal in the largest report.
-    let stale =
+    let longest =
         refusals().into_iter().max_by_key(|r| wire::encode_reply(&sender(), &Reply::Refused(*r)).len());
-    assert!(matches!(stale, Some(Refusal::Stale { .. })));
+    assert!(matches!(longest, Some(Refusal::Copied { .. })));
     assert!(largest("request").0 <= MESSAGE_BYTES_MAX);
     assert!(largest("record").0 <= RECORD_BYTES_MAX);
 }

@@ -167,6 +167,8 @@ struct RawWitness {
     state: PathBuf,
     listen: Option<Texts>,
     keep_alive: Option<Text>,
+    #[serde(default)]
+    strict_boot: bool,
     cluster: Vec<Spanned<RawCluster>>,
 }
 
@@ -241,7 +243,7 @@ impl Source<'_> {
             }
             clusters.push(parsed);
         }
-        Ok(NodeConfig::Witness(WitnessConfig { own, clusters }))
+        Ok(NodeConfig::Witness(WitnessConfig { own, strict_boot: raw.strict_boot, clusters }))
     }
 
     fn cluster(

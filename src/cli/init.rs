@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
+use crate::Start;
 use crate::config::NodeConfig;
+use crate::message::Kind;
 
 /// Make the durable state of a node, once: it is never overwritten
 #[derive(Args, Debug)]
@@ -15,9 +17,21 @@ pub struct Init {
     /// For a replica that has no data to keep: it is taken in by the one that has. A witness is always blank
     #[arg(long)]
     pub blank: bool,
+    /// What the new cluster protects; chosen once
+    #[arg(long, value_enum, default_value_t = Protects::Replicated, conflicts_with = "blank")]
+    pub kind: Protects,
     /// Check the file and stop
     #[arg(long)]
     pub check_config: bool,
+}
+
+/// What a cluster protects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Protects {
+    /// Data that both replicas hold: nothing acknowledged is lost
+    Replicated,
+    /// No data: an address, a job, a lock. Leadership alone, always under a lease
+    Leadership,
 }
 
 impl Init {
@@ -45,17 +59,28 @@ impl Init {
                 );
             }
             NodeConfig::Replica(config) => {
-                let record = crate::init(&config, self.blank)?;
+                let start = match (self.blank, self.kind) {
+                    (true, _) => Start::Blank,
+                    (false, Protects::Replicated) => Start::Found(Kind::Replicated),
+                    (false, Protects::Leadership) => Start::Found(Kind::Leadership),
+                };
+                let record = crate::init(&config, start)?;
                 let state = config.own.state.display();
                 if self.blank {
                     println!(
                         "Made the state of a blank replica in {state}. A leader takes it in when both run."
                     );
                 } else {
-                    println!("Made the cluster {} ({}) in {state}.", record.name, record.cluster);
-                    println!(
-                        "This replica's data is kept, and it leads first. On the other replica, and on the witness:"
-                    );
+                    let what = match self.kind {
+                        Protects::Replicated => "replicated",
+                        Protects::Leadership => "leadership",
+                    };
+                    println!("Made the {what} cluster {} ({}) in {state}.", record.name, record.cluster);
+                    let keeps = match self.kind {
+                        Protects::Replicated => "This replica's data is kept, and it leads first.",
+                        Protects::Leadership => "This replica leads first.",
+                    };
+                    println!("{keeps} On the other replica, and on the witness:");
                     println!("  tiebreak init --blank --config FILE");
                 }
             }

@@ -5,6 +5,7 @@ pub mod config;
 mod demo;
 pub mod init;
 pub mod keys;
+pub mod recover;
 pub mod status;
 pub mod witness;
 
@@ -62,6 +63,10 @@ pub enum Command {
     /// A helper of the agent
     #[command(hide = true)]
     Freeze(agent::helpers::Freeze),
+    /// Go on, on the surviving replica, without what the lost one acknowledged
+    Recover(recover::Recover),
+    /// Begin a node again as blank, and let a leader take it in
+    Replace(recover::Replace),
     /// Run a real cluster on this machine, break it, and count what was lost: nothing
     Demo(demo::Demo),
     /// One process of the demo
@@ -93,6 +98,8 @@ impl Cli {
             Command::Contained(helper) => helper.run(),
             Command::Guard(helper) => helper.run(),
             Command::Freeze(helper) => helper.run(),
+            Command::Recover(recover) => recover.run().map(|()| ExitCode::SUCCESS),
+            Command::Replace(replace) => replace.run().map(|()| ExitCode::SUCCESS),
             Command::Demo(demo) => demo.run(),
             Command::DemoNode(node) => node.run(),
         }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::config::{NodeConfig, OtherConfig, ReplicaConfig};
 use crate::edge::identity::Identity;
 use crate::edge::quic::{Connection, Endpoint, HostPort, Pins, Timing};
-use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, NodeId, Term, VoterId};
+use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, NodeId, Term, Token, VoterId};
 use crate::message::{Part, Refusal, Reply, Report, Request, RoleName, Sender, Standing};
 use crate::wire;
 
@@ -88,7 +88,7 @@ impl Status {
         if self.json {
             writeln!(io::stdout(), "{}", serde_json::to_string(&picture)?)?;
         } else {
-            print(&picture)?;
+            print(&picture, &mut io::stdout().lock())?;
         }
         Ok(ExitCode::from(picture.exit_code))
     }
@@ -278,8 +278,7 @@ fn judge(cluster: ClusterName, nodes: Vec<Asked>) -> Picture {
     Picture { cluster, verdict, exit_code, why, nodes }
 }
 
-fn print(picture: &Picture) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+fn print(picture: &Picture, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "cluster {}: {}", picture.cluster, picture.verdict)?;
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
@@ -311,7 +310,7 @@ fn print(picture: &Picture) -> io::Result<()> {
             asked.node.to_string(),
             role.into(),
             report.promised.term.to_string(),
-            report.token.map_or("-".into(), |token| token.to_string()),
+            report.token.map_or("-".into(), in_two),
             lease,
             or_dash(replica, report.holds.to_string()),
             or_dash(replica, report.position.to_string()),
@@ -325,10 +324,15 @@ fn print(picture: &Picture) -> io::Result<()> {
     Ok(())
 }
 
+/// A token as people read it, the term first; `--json` has the number that travels with writes.
+fn in_two(token: Token) -> String {
+    format!("{}.{}", token.term(), token.0 & 0xffff_ffff)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Position, Token};
+    use crate::ids::Position;
     use crate::message::{Adoption, Kind, OtherReport, Word};
     use crate::time::Millis;
 
@@ -366,6 +370,16 @@ mod tests {
         let nodes =
             vec![asked("a", Part::Replica, a), asked("b", Part::Replica, b), asked("w", Part::Witness, w)];
         judge("orders".parse().expect("a name"), nodes).exit_code
+    }
+
+    #[test]
+    fn the_table_shows_the_token_with_its_term_first() {
+        let leader = Report { token: Some(Token(3 << 32 | 1)), ..report(RoleName::Paired, true) };
+        let picture = judge("orders".parse().expect("a name"), vec![asked("a", Part::Replica, Some(leader))]);
+        let mut shown = Vec::new();
+        print(&picture, &mut shown).expect("a vector takes everything");
+        let shown = String::from_utf8(shown).expect("text");
+        assert!(shown.contains(" 3.1 "), "{shown}");
     }
 
     #[test]

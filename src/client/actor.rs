@@ -24,6 +24,8 @@ use super::{Failure, Leader, LinkStamp, NotTaken, Offer, Role, Standby};
 pub(super) enum Event {
     /// A connection that this node dialled has said hello.
     Dialled { link: Linked, from: Sender, hello: Hello },
+    /// A greeting of this node was refused.
+    NotGreeted { by: Part, node: NodeId, refusal: Refusal },
     /// A request arrived. The connection is a link only after its hello.
     Asked { link: Linked, from: Sender, request: Request, answering: Answering },
     /// A reply arrived.
@@ -44,14 +46,16 @@ pub(super) struct Linked {
     pub(super) id: LinkId,
     pub(super) part: Part,
     pub(super) connection: Connection,
-    pub(super) stamp: LinkStamp,
 }
+
+/// What this node says first: the head of its messages, and its greeting of the peer and of the witness.
+pub(super) type Words = (Sender, [Hello; 2]);
 
 /// What the link tasks read of the voter.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
-    /// Head and hello of this node as they are durable now.
-    pub(super) words: watch::Receiver<(Sender, Hello)>,
+    /// Head and greetings of this node as they are durable now.
+    pub(super) words: watch::Receiver<Words>,
     /// The live links to peer and witness.
     pub(super) live: watch::Receiver<[Option<LinkId>; 2]>,
     /// Whether a hello of ours to the peer is on its way.
@@ -66,7 +70,7 @@ pub(super) struct Actor {
     queue: mpsc::Receiver<Event>,
     events: mpsc::WeakSender<Event>,
     links: HashMap<LinkId, (Linked, Moment)>,
-    words: watch::Sender<(Sender, Hello)>,
+    words: watch::Sender<Words>,
     live: watch::Sender<[Option<LinkId>; 2]>,
     roles: watch::Sender<Role>,
     failed: watch::Sender<Option<Failure>>,
@@ -82,10 +86,10 @@ impl Actor {
         queue: mpsc::Receiver<Event>,
         events: mpsc::WeakSender<Event>,
     ) -> Result<(Actor, watch::Receiver<Role>, watch::Receiver<Option<Failure>>), LedgerError> {
-        let words = watch::Sender::new((voter.ballot().sender(), voter.hello()));
+        let words = watch::Sender::new(words(&voter));
         let live = watch::Sender::new([None; 2]);
         let shared = Shared { words: words.subscribe(), live: live.subscribe(), dialling: Arc::default() };
-        let (roles, seen) = watch::channel(role(&step.outputs.view, None, &HashMap::new()));
+        let (roles, seen) = watch::channel(role(&step.outputs.view, None));
         let (failed, failure) = watch::channel(None);
         let authority = Authority::default();
         let ledger = Some(ledger);
@@ -173,6 +177,9 @@ impl Actor {
             Event::Answered { link, part, from, reply } => {
                 self.hear(link);
                 self.handle(Input::Answered { link, part, from, reply }, None).await
+            }
+            Event::NotGreeted { by, node, refusal } => {
+                self.handle(Input::NotGreeted { by, node, refusal }, None).await
             }
             Event::Down(link) => {
                 self.links.remove(&link);
@@ -280,13 +287,24 @@ impl Actor {
     }
 
     fn release(&mut self, outputs: Outputs, answering: Option<Answering>) {
-        self.words.send_replace((outputs.sender, self.voter.hello()));
+        let before = self.words.send_replace(words(&self.voter)).0.voter;
+        if before != outputs.sender.voter {
+            tracing::error!(
+                was = %before.incarnation,
+                "the state was restored from an image, or was given up by an operator: it counts as lost. This node is \
+                 blank now, and is taken in by a leader as a new one"
+            );
+            for (link, _) in self.links.values() {
+                link.connection.close(CloseCode::DONE, "this node begins again as blank");
+            }
+            self.links.clear();
+        }
         self.drop_replaced_links();
         let live = [self.live_link(Part::Replica), self.live_link(Part::Witness)];
         self.live.send_if_modified(|old| std::mem::replace(old, live) != live);
-        let stamp = live[0].and_then(|id| self.links.get(&id)).map(|(link, _)| link.stamp);
+        let stamp = outputs.view.peer.map(|peer| LinkStamp(peer.nonce));
         let lease = self.authority.publish(&outputs.view, stamp);
-        let now = role(&outputs.view, lease, &self.links);
+        let now = role(&outputs.view, lease);
         self.roles.send_if_modified(|old| {
             let changed = *old != now;
             if changed {
@@ -326,6 +344,11 @@ impl Actor {
     }
 }
 
+fn words(voter: &Replica) -> Words {
+    let ballot = voter.ballot();
+    (ballot.sender(), [ballot.hello(Part::Replica), ballot.hello(Part::Witness)])
+}
+
 /// However the voter ends, nothing that it gave outlives it.
 impl Drop for Actor {
     fn drop(&mut self) {
@@ -334,9 +357,9 @@ impl Drop for Actor {
 }
 
 /// What the view means to the embedding program.
-fn role(view: &View, lease: Option<super::Lease>, links: &HashMap<LinkId, (Linked, Moment)>) -> Role {
-    let stamp = |id: LinkId| links.get(&id).map(|(link, _)| link.stamp);
-    let link = view.peer.and_then(|peer| stamp(peer.id));
+fn role(view: &View, lease: Option<super::Lease>) -> Role {
+    let stamp = |id: LinkId| view.peer.filter(|peer| peer.id == id).map(|peer| LinkStamp(peer.nonce));
+    let link = view.peer.map(|peer| LinkStamp(peer.nonce));
     match view.role {
         RoleView::Leader { token, right, may_offer, resigning, .. } => Role::Leader(Leader {
             term: view.term,

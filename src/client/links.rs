@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::config::{OtherConfig, ReplicaConfig};
-use crate::edge::clock::{Clock, random_u64};
+use crate::edge::clock::Clock;
 use crate::edge::identity::Fingerprint;
 use crate::edge::quic::{CloseCode, Connection, DialError, Endpoint, Fault, LinkError, Responder};
 use crate::ids::{LinkId, NodeId};
@@ -16,25 +16,21 @@ use crate::message::{Hello, Part, Refusal, Reply, Request, Sender};
 use crate::time::Moment;
 use crate::wire;
 
-use super::LinkStamp;
 use super::actor::{Event, Linked, Shared, patience};
 
 /// How an answer gets back.
 #[derive(Debug)]
 pub(super) enum Answering {
-    /// On the stream of the request; a hello is answered with the nonce that makes the link's stamp.
-    Stream(Responder, u64),
+    /// On the stream of the request.
+    Stream(Responder),
     /// As a datagram.
     Datagram(Connection),
 }
 
 impl Answering {
-    pub(super) fn answer(self, sender: Sender, mut reply: Reply) {
+    pub(super) fn answer(self, sender: Sender, reply: Reply) {
         match self {
-            Answering::Stream(responder, nonce) => {
-                if let Reply::Hello(hello) = &mut reply {
-                    hello.nonce = nonce;
-                }
+            Answering::Stream(responder) => {
                 let bytes = wire::encode_reply(&sender, &reply);
                 tokio::spawn(async move {
                     // A link that fails is seen by the task that watches it.
@@ -83,6 +79,7 @@ struct Links {
     events: mpsc::WeakSender<Event>,
     shared: Shared,
     numbers: AtomicU64,
+    greetings: AtomicU64,
     peer: OtherConfig,
     witness: OtherConfig,
     /// Until then this node is cut off on purpose.
@@ -102,6 +99,7 @@ pub(super) fn spawn(
         events,
         shared,
         numbers: AtomicU64::new(1),
+        greetings: AtomicU64::new(1),
         peer: config.peer.clone(),
         witness: config.witness.clone(),
         isolated,
@@ -191,9 +189,10 @@ impl Links {
 
     /// The first exchange: only its answer makes a connection a link.
     async fn greet(self: &Arc<Self>, part: Part, connection: Connection) -> Result<(), Unlinked> {
-        let (sender, hello) = *self.shared.words.borrow();
-        let nonce = random_u64();
-        let request = wire::encode_request(&sender, &Request::Hello(Hello { nonce, ..hello }));
+        let (sender, hellos) = *self.shared.words.borrow();
+        let nonce = self.greetings.fetch_add(1, Ordering::Relaxed);
+        let hello = Hello { nonce, ..hellos[usize::from(part == Part::Witness)] };
+        let request = wire::encode_request(&sender, &Request::Hello(hello));
         let answer = timeout(patience(connection.rtt()), connection.ask(&request)).await;
         let bytes = match answer {
             Ok(bytes) => bytes.map_err(Unlinked::from)?,
@@ -209,15 +208,17 @@ impl Links {
         }
         match reply {
             Reply::Hello(hello) => {
-                let link =
-                    Linked { id: self.number(), part, stamp: LinkStamp(nonce ^ hello.nonce), connection };
+                let link = Linked { id: self.number(), part, connection };
                 // In this order: what the other end says on the link counts after its greeting.
                 self.send(Event::Dialled { link: link.clone(), from, hello }).await;
                 self.watch(link);
                 Ok(())
             }
             Reply::Refused(Refusal::Crossing) => Ok(()),
-            Reply::Refused(refusal) => Err(Unlinked::wrong(refusal.to_string())),
+            Reply::Refused(refusal) => {
+                self.send(Event::NotGreeted { by: part, node: from.voter.node, refusal }).await;
+                Err(Unlinked::wrong(refusal.to_string()))
+            }
             Reply::Versions { lowest, highest } => {
                 let ours = wire::VERSION;
                 Err(Unlinked::wrong(format!("it speaks versions {lowest} to {highest} and this node {ours}")))
@@ -251,7 +252,7 @@ impl Links {
                 // Own key or the witness's: it may ask for the status.
                 Part::Witness
             };
-            self.watch(Linked { id: self.number(), part, stamp: LinkStamp(0), connection });
+            self.watch(Linked { id: self.number(), part, connection });
         }
         self.endpoint.shutdown("the replica has stopped").await;
     }
@@ -277,7 +278,6 @@ impl Links {
 
     /// Requests on streams. What is wrong with the one that ends it.
     async fn serve(&self, link: &Linked) -> String {
-        let mut link = link.clone();
         loop {
             let (bytes, responder) = match link.connection.next_request().await {
                 Ok(request) => request,
@@ -295,11 +295,7 @@ impl Links {
             if !self.may_speak(link.connection.fingerprint(), from.voter.node, &request) {
                 return format!("this key does not speak as {} here", from.voter.node);
             }
-            let nonce = random_u64();
-            if let Request::Hello(hello) = &request {
-                link.stamp = LinkStamp(nonce ^ hello.nonce);
-            }
-            let answering = Answering::Stream(responder, nonce);
+            let answering = Answering::Stream(responder);
             self.send(Event::Asked { link: link.clone(), from, request, answering }).await;
         }
     }
@@ -338,10 +334,10 @@ impl Links {
     }
 }
 
-/// Asks on a live link: renewals as datagrams, everything else on a stream of its own. A request that is not
+/// Asks on a live link: renewals of the peer as datagrams, everything else on a stream of its own. A request that is not
 /// answered in time ends the connection, so that another one is made.
 pub(super) fn ask(link: Linked, sender: Sender, request: Request, events: mpsc::WeakSender<Event>) {
-    if let Request::Renew { .. } = request {
+    if let (Request::Renew { .. }, Part::Replica) = (request, link.part) {
         let _ = link.connection.send_datagram(&wire::encode_datagram_request(&sender, &request));
         return;
     }

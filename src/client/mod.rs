@@ -7,6 +7,7 @@
 mod actor;
 mod lease;
 mod links;
+mod recover;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ use crate::config::{ReplicaConfig, WhenAlone};
 use crate::edge::clock::{Clock, random_u128};
 use crate::edge::disk::RealDisk;
 use crate::edge::identity::{Identity, IdentityError};
-use crate::edge::ledger::{Ledger, LedgerError, Purpose};
+use crate::edge::ledger::{Ledger, LedgerError, Purpose, Slot};
 use crate::edge::quic::{BindError, Endpoint, Pins, Timing};
 use crate::ids::{ClusterId, ClusterName, Incarnation, NodeId, Position, Term, Token};
 use crate::limits::REPLICA_QUEUE_MAX;
@@ -31,6 +32,7 @@ use crate::time::Moment;
 
 use actor::{Actor, Event};
 pub use lease::{Lease, PeerDurable, Remaining, Right};
+pub use recover::{RecoverError, Recovery, replace};
 
 /// Identifies one link between the two replicas, the same at both ends. The data layer stamps its own messages with
 /// it: an answer that bears an earlier stamp counts for nothing.
@@ -173,21 +175,51 @@ pub enum NotTaken {
     Stopped,
 }
 
-/// Makes the durable state of a new cluster, whose data this replica has, or of a blank replica that is to be taken
-/// in by one that has data.
+/// How a replica begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// It makes a new cluster of this kind, and leads it first: the data that it has is kept.
+    Found(Kind),
+    /// It is taken in by a leader, whose data it copies.
+    Blank,
+}
+
+/// Makes the durable state of a replica, once.
 ///
 /// # Errors
 /// If there is a state already (nothing is overwritten), or the disk fails.
-pub fn init(config: &ReplicaConfig, blank: bool) -> Result<ReplicaRecord, JoinError> {
+pub fn init(config: &ReplicaConfig, start: Start) -> Result<ReplicaRecord, JoinError> {
     let incarnation = Incarnation(random_u128());
-    let (node, name, kind) = (config.own.node, config.cluster, Kind::Replicated);
-    let record = if blank {
-        Replica::blank(node, name, kind, incarnation)
-    } else {
-        Replica::init(node, name, kind, incarnation, ClusterId(random_u128()))
+    let (node, name) = (config.own.node, config.cluster);
+    let record = match start {
+        // What the cluster protects it learns from whoever takes it in.
+        Start::Blank => Replica::blank(node, name, Kind::Replicated, incarnation),
+        Start::Found(kind) => Replica::init(node, name, kind, incarnation, ClusterId(random_u128())),
     };
     Ledger::create(&RealDisk, &config.own.state, Purpose::Replica, incarnation, &[Record::Replica(record)])?;
     Ok(record)
+}
+
+/// The durable state of a replica that does not run.
+fn open_state(config: &ReplicaConfig) -> Result<(Ledger, Slot, ReplicaRecord), JoinError> {
+    let (ledger, records) = Ledger::open(&RealDisk, &config.own.state, Purpose::Replica)?;
+    let found = records.first().and_then(|(slot, record)| match record {
+        Record::Replica(record) => Some((*slot, *record)),
+        _ => None,
+    });
+    let Some((slot, found)) = found else {
+        return Err(LedgerError::Missing { path: config.own.state.clone() }.into());
+    };
+    if found.node != config.own.node || found.name != config.cluster {
+        return Err(JoinError::Mismatch(Box::new(Mismatch {
+            directory: config.own.state.clone(),
+            found_node: found.node,
+            found_cluster: found.name,
+            node: config.own.node,
+            cluster: config.cluster,
+        })));
+    }
+    Ok((ledger, slot, found))
 }
 
 /// A replica's place in its cluster. Dropping it ends the replica as a crash would; see [`Cluster::shutdown`].
@@ -209,23 +241,7 @@ impl Cluster {
     /// If key, state or addresses are not usable; each error says what to do.
     pub async fn join(config: ReplicaConfig, position: Position) -> Result<Cluster, JoinError> {
         let identity = Identity::load(&config.own.key)?;
-        let (ledger, records) = Ledger::open(&RealDisk, &config.own.state, Purpose::Replica)?;
-        let found = records.first().and_then(|(slot, record)| match record {
-            Record::Replica(record) => Some((*slot, *record)),
-            _ => None,
-        });
-        let Some((slot, found)) = found else {
-            return Err(LedgerError::Missing { path: config.own.state.clone() }.into());
-        };
-        if found.node != config.own.node || found.name != config.cluster {
-            return Err(JoinError::Mismatch(Box::new(Mismatch {
-                directory: config.own.state.clone(),
-                found_node: found.node,
-                found_cluster: found.name,
-                node: config.own.node,
-                cluster: config.cluster,
-            })));
-        }
+        let (ledger, slot, found) = open_state(&config)?;
         let keys = config.peer.keys.iter().chain(&config.witness.keys).copied();
         let pins = Pins::new(keys.chain([identity.fingerprint()]));
         let endpoint =
@@ -239,7 +255,8 @@ impl Cluster {
                 WhenAlone::Stop => Alone::Stop,
             },
         };
-        let (voter, step) = Replica::start(Clock.now(), found, position, settings, Rules::KEPT);
+        let (voter, step) =
+            Replica::start(Clock.now(), found, position, settings, random_u128(), Rules::KEPT);
         let (events, queue) = mpsc::channel(REPLICA_QUEUE_MAX);
         let (actor, roles, failed) =
             Actor::start(voter, ledger, slot, step, queue, events.downgrade()).await?;

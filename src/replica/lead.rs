@@ -6,7 +6,7 @@ use crate::ids::Position;
 use crate::message::{Part, Refusal, Request, Standing};
 use crate::time::{Millis, Moment};
 
-use super::{Ask, Replica, Right};
+use super::{Ask, Replica, Right, Role};
 
 // Commands of the data layer and the operator.
 impl Replica {
@@ -76,7 +76,11 @@ impl Replica {
         if !self.resigning || self.ballot.right().is_none() {
             return Err(Refusal::NotLeader { term });
         }
-        self.to_peer(Request::Release { term, position: self.ballot.position() }, asks);
+        let release = Request::Release { term, position: self.ballot.position() };
+        self.to_peer(release, asks);
+        if self.is_leadership() {
+            self.to_witness(release, asks);
+        }
         // The peer goes first; if it does not, this one stands again.
         self.step_down(now, Duration::ZERO);
         self.yield_until = now + self.settings.lease * 2;
@@ -111,7 +115,11 @@ impl Replica {
             // The peer does not take over: go on.
             self.resigning = false;
         }
+        if self.is_leadership() {
+            self.drive_leadership(now, asks);
+        }
         self.take_witness_in(asks);
+        self.validate_witness(asks);
         if solo {
             // It needs nobody's word.
         } else if !self.resigning && (self.confirming.is_some() || self.goes_alone(now)) {
@@ -119,8 +127,29 @@ impl Replica {
         }
     }
 
+    /// Without data there is nothing to go on alone for: a lease of the witness does as well as one of the peer, and
+    /// whoever is linked is taken in at once. (§9)
+    fn drive_leadership(&mut self, now: Moment, asks: &mut Vec<Ask>) {
+        let solo = self.ballot.right() == Some(Right::Solo);
+        let promises = self.ballot.recognised_witness().is_some_and(|link| link.standing == Standing::Member);
+        if promises && !solo && !self.resigning && now >= self.witness_lease.renew_at() {
+            let sequence = self.witness_lease.sending(now, self.settings.lease);
+            let lease = Millis::ceil(self.settings.lease);
+            self.to_witness(Request::Renew { term: self.ballot.record().term, sequence, lease }, asks);
+        }
+        let offered = matches!(self.ballot.role(), Role::Leader { offer: Some(_), .. });
+        if !offered && self.ballot.right() != Some(Right::Paired) && self.may_offer(now).is_ok() {
+            let _ = self.offer(now, self.ballot.position(), asks);
+        }
+    }
+
     /// Whether the peer has been silent, or useless, for long enough to go on without it.
     pub(super) fn goes_alone(&self, now: Moment) -> bool {
+        if self.is_leadership() {
+            // Only to take a new life of the peer in, which nobody else may do.
+            let blank = self.ballot.peer().is_some_and(|peer| peer.standing == Standing::Blank);
+            return blank && self.ballot.may_offer().is_err();
+        }
         let Some(solo_after) = self.settings.solo_after else {
             return false;
         };
@@ -155,12 +184,34 @@ impl Replica {
         if self.admitting == Some(link) || self.not_admitted == Some(link) {
             return;
         }
+        #[cfg(feature = "testing")]
+        if let Ok(request) = self.ballot.admit_without_peer(self.proposed) {
+            self.admitting = Some(link);
+            self.to_witness(request, asks);
+            return;
+        }
         if let Ok(request) = self.ballot.admit_witness(self.proposed) {
             self.admitting = Some(link);
             self.to_witness(request, asks);
         } else if let Ok(request) = self.ballot.propose_witness(self.proposed) {
             self.admitting = Some(link);
             self.proposed = self.proposed.saturating_add(1);
+            self.to_peer(request, asks);
+        }
+    }
+
+    /// A witness with `strict_boot` has restarted: a sole leader validates it alone, a paired one after its peer has
+    /// vouched.
+    pub(super) fn validate_witness(&mut self, asks: &mut Vec<Ask>) {
+        let Some(link) = self.ballot.witness().map(|link| link.id) else { return };
+        if self.validating == Some(link) {
+            return;
+        }
+        if let Ok(request) = self.ballot.validate_alone() {
+            self.validating = Some(link);
+            self.to_witness(request, asks);
+        } else if let Ok(request) = self.ballot.ask_to_vouch() {
+            self.validating = Some(link);
             self.to_peer(request, asks);
         }
     }
@@ -195,8 +246,10 @@ impl Replica {
     /// Leadership begins with nothing of an earlier one.
     pub(super) fn leadership_begins(&mut self, now: Moment) {
         self.lease.clear();
+        self.witness_lease.clear();
         self.confirming = None;
         self.admitting = None;
+        self.validating = None;
         self.proposed = 0;
         self.resigning = false;
         self.stalled = false;

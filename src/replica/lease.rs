@@ -8,19 +8,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::Term;
-use crate::limits::{CLOCK_RATE_ERROR_PER_MILLE, RENEWALS_OUTSTANDING_MAX, RENEWALS_PER_LEASE};
+use crate::limits::{RENEWALS_OUTSTANDING_MAX, RENEWALS_PER_LEASE};
+use crate::rate::{kept, relied_on};
 use crate::rules::{Rule, Rules};
 use crate::time::Moment;
-
-/// For how long a leader relies on a promise of `lease`.
-pub fn relied_on(lease: Duration) -> Duration {
-    lease * (1000 - CLOCK_RATE_ERROR_PER_MILLE) / 1000
-}
-
-/// For how long a follower keeps a promise of `lease`.
-pub fn kept(lease: Duration) -> Duration {
-    lease * (1000 + CLOCK_RATE_ERROR_PER_MILLE) / 1000 + Duration::from_nanos(1)
-}
 
 /// The leader's side.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -113,6 +104,7 @@ impl Promise {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::CLOCK_RATE_ERROR_PER_MILLE;
 
     const D: Duration = Duration::from_secs(2);
 

@@ -18,6 +18,7 @@ mod ballot;
 mod canvass;
 mod lead;
 mod lease;
+mod recover;
 mod stand;
 mod step;
 mod talk;
@@ -26,17 +27,16 @@ mod tests;
 mod view;
 
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, VoterId};
-use crate::message::{Adoption, Kind, Part, Ratchet, Refusal, ReplicaRecord, Reply, Request, Standing};
+use crate::message::{Adoption, BANNED_MAX, Kind, Part, Refusal, ReplicaRecord, Reply, Request, Standing};
 use crate::rules::{Rule, Rules};
 use crate::time::{Millis, Moment};
 
 pub use ballot::{Ballot, Link, OfferIn, OfferOut, Right, Role};
-pub use lease::kept;
-#[cfg(feature = "testing")]
-pub use lease::relied_on;
+pub use recover::{NotRecoverable, lost_lives, recovered};
 pub use step::{Alone, Ask, Input, Outputs, Settings, Step};
 pub use view::{RoleView, View};
 
+use crate::rate::kept;
 use canvass::Canvass;
 use lease::{Lease, Promise};
 
@@ -48,7 +48,10 @@ const ASKED_ON_AN_EARLIER_LINK: LinkId = LinkId(0);
 pub struct Replica {
     ballot: Ballot,
     settings: Settings,
+    /// Promised by the peer.
     lease: Lease,
+    /// Promised by the witness, of a leadership cluster only. (§9)
+    witness_lease: Lease,
     promise: Promise,
     /// After a start, no vote and no candidacy before this.
     hold_off: Moment,
@@ -72,6 +75,8 @@ pub struct Replica {
     admitting: Option<LinkId>,
     /// The witness on this link refused to be taken in.
     not_admitted: Option<LinkId>,
+    /// The witness on this link is being validated.
+    validating: Option<LinkId>,
     /// Adoptions that were proposed to the peer in this term.
     proposed: u32,
     /// A sole leader opens no new term before this: a link that flaps must not make terms race.
@@ -83,6 +88,7 @@ pub struct Replica {
     resume_at: Moment,
     resigning: bool,
     refused: Option<(NodeId, Refusal)>,
+    draws: Draws,
 }
 
 // Making one.
@@ -103,9 +109,8 @@ impl Replica {
             sole: false,
             adoption: Adoption::NONE,
             longest_lease: Millis(0),
-            ratchets: [Ratchet::default(); 2],
             remembers: [None; 2],
-            banned: [Incarnation::NIL; 2],
+            banned: [Incarnation::NIL; BANNED_MAX],
         }
     }
 
@@ -129,12 +134,13 @@ impl Replica {
     }
 
     /// Starts on what was found on disk, with data that reaches durably to `position`. The step's record counts
-    /// this start.
+    /// this start. `seed` is random, and another one at each start.
     pub fn start(
         now: Moment,
         found: ReplicaRecord,
         position: Position,
         settings: Settings,
+        seed: u128,
         rules: Rules,
     ) -> (Replica, Step) {
         let promised = found.longest_lease.span().max(settings.lease);
@@ -143,6 +149,7 @@ impl Replica {
             ballot: Ballot::start(found, position, rules),
             settings,
             lease: Lease::default(),
+            witness_lease: Lease::default(),
             promise: Promise::default(),
             hold_off: held_off,
             stand_at: now,
@@ -155,6 +162,7 @@ impl Replica {
             confirming: None,
             admitting: None,
             not_admitted: None,
+            validating: None,
             proposed: 0,
             open_at: now,
             went_solo: Moment::default(),
@@ -162,6 +170,7 @@ impl Replica {
             resume_at: now + settings.lease,
             resigning: false,
             refused: None,
+            draws: Draws(seed),
         };
         replica.ballot.note_lease(Millis::ceil(settings.lease));
         let step = replica.step(now, &found, None, Vec::new(), Ok(()));
@@ -190,7 +199,11 @@ impl Replica {
                     at(self.lease.renew_at());
                     at(self.open_at);
                 }
+                if self.is_leadership() && self.ballot.recognised_witness().is_some() {
+                    at(self.witness_lease.renew_at());
+                }
                 at(self.lease.until());
+                at(self.witness_lease.until());
                 if let (Some(solo_after), false) = (self.settings.solo_after, *right == Right::Solo) {
                     at(self.peer_heard + solo_after);
                     at(self.blocked_since + solo_after);
@@ -223,6 +236,10 @@ impl Replica {
             Input::Answered { link, part, from, reply } => {
                 taken = self.answered(now, link, part, &from, &reply, &mut asks);
             }
+            Input::NotGreeted { by, node, refusal } => {
+                self.refused = Some((node, refusal));
+                self.ballot.not_greeted(by, &refusal, self.draws.next());
+            }
             Input::LinkDown(link) => self.link_down(now, link),
             Input::Durable(position) => self.ballot.durable(position),
             Input::Offer(position) => taken = self.offer(now, position, &mut asks),
@@ -237,23 +254,46 @@ impl Replica {
             // There is nobody to hand over to.
             self.resigning = false;
             self.admitting = None;
+            self.validating = None;
+        }
+        if self.ballot.record().incarnation != before.incarnation {
+            self.begin_again(now);
         }
         self.drive(now, &mut asks);
         self.step(now, &before, answer, asks, taken)
     }
 
     fn step(
-        &self,
+        &mut self,
         now: Moment,
         before: &ReplicaRecord,
         answer: Option<Reply>,
         asks: Vec<Ask>,
         taken: Result<(), Refusal>,
     ) -> Step {
+        self.ballot.remember_terms(before);
         self.ballot.check(before);
         let record = *self.ballot.record();
         let outputs = Outputs { sender: self.ballot.sender(), answer, asks, view: self.view(now), taken };
         Step { record: (record != *before).then_some(record), outputs }
+    }
+}
+
+/// Numbers that nobody has had before, out of one seed (splitmix64).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+struct Draws(u128);
+
+impl Draws {
+    #[allow(clippy::cast_possible_truncation, reason = "the halves are meant")]
+    fn next(&mut self) -> u128 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        let mixed = |mut half: u64| {
+            half = (half ^ (half >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            half = (half ^ (half >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            half ^ (half >> 31)
+        };
+        let (high, low) = ((self.0 >> 64) as u64, self.0 as u64);
+        u128::from(mixed(high)) << 64 | u128::from(mixed(low ^ high))
     }
 }
 
@@ -269,6 +309,21 @@ impl Replica {
 }
 
 impl Replica {
+    /// Whether the cluster protects no data: then leadership is always under a lease, from either other voter. (§9)
+    fn is_leadership(&self) -> bool {
+        self.ballot.record().kind == Kind::Leadership
+    }
+
+    /// The state was lost, and this is a new, blank life: nothing of the earlier one is left but that it may have
+    /// promised a lease.
+    fn begin_again(&mut self, now: Moment) {
+        self.leadership_begins(now);
+        self.canvass = Canvass::default();
+        self.not_admitted = None;
+        self.hold_off = self.hold_off.max(now + kept(self.ballot.record().longest_lease.span()));
+        self.promise = Promise::default();
+    }
+
     fn drive(&mut self, now: Moment, asks: &mut Vec<Ask>) {
         if self.ballot.right().is_some() {
             self.drive_leader(now, asks);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ids::{LinkId, Position, Term};
+use crate::ids::{LinkId, NodeId, Position, Term};
 use crate::limits::LEASE_DEFAULT;
 use crate::message::{Part, Refusal, ReplicaRecord, Reply, Request, Sender};
 
@@ -65,6 +65,15 @@ pub enum Input {
         from: Sender,
         /// The reply.
         reply: Reply,
+    },
+    /// A greeting of this replica was refused: there is no link.
+    NotGreeted {
+        /// By which other voter.
+        by: Part,
+        /// Its name.
+        node: NodeId,
+        /// Why.
+        refusal: Refusal,
     },
     /// A link is over.
     LinkDown(LinkId),

@@ -27,8 +27,8 @@ impl Replica {
                 if hello.part != Part::Replica {
                     return Err(Refusal::NotServed);
                 }
-                self.link_up(now, link, from, hello, asks)?;
-                return Ok(Reply::Hello(self.hello()));
+                self.link_up(now, link, from, hello, false, asks)?;
+                return Ok(Reply::Hello(self.ballot.hello(Part::Replica)));
             }
             _ => {}
         }
@@ -63,6 +63,10 @@ impl Replica {
                 self.leadership_over(now);
                 self.canvass = Canvass::default();
                 self.peer_heard = now;
+                if self.is_leadership() {
+                    // There is nothing to copy.
+                    self.join(now, *term, asks)?;
+                }
                 Ok(Reply::Offered { term: *term })
             }
             Request::Joined { term, position } => {
@@ -74,6 +78,10 @@ impl Replica {
             Request::Adopt { term, adoption } => {
                 self.ballot.adopt(from.voter, *term, *adoption)?;
                 Ok(Reply::Adopted { adoption: *adoption })
+            }
+            Request::Vouch { term, nonce } => {
+                self.ballot.vouch(from.voter, *term)?;
+                Ok(Reply::Vouched { term: *term, nonce: *nonce })
             }
             Request::Release { term, .. } => {
                 self.promise.give_back(now, *term);
@@ -118,11 +126,12 @@ impl Replica {
         candidacy: &Candidacy,
     ) -> Result<(), Refusal> {
         let rules = self.ballot.rules();
+        let until = self.lease_until();
         if self.ballot.right().is_some_and(|right| right != Right::Solo)
-            && self.lease.runs(now)
+            && now < until
             && rules.keep(Rule::ActingLeaderRefusesVotes)
         {
-            return Err(Refusal::LeaseRuns { left: Millis::ceil(self.lease.until().since(now)) });
+            return Err(Refusal::LeaseRuns { left: Millis::ceil(until.since(now)) });
         }
         if self.promise.until() > now && rules.keep(Rule::PromiseBindsFollower) {
             return Err(Refusal::LeaseRuns { left: Millis::ceil(self.promise.until().since(now)) });
@@ -147,7 +156,7 @@ impl Replica {
             if hello.part != part {
                 return Err(Refusal::NotServed);
             }
-            return self.link_up(now, link, from, hello, asks);
+            return self.link_up(now, link, from, hello, true, asks);
         }
         self.ballot.heard(link, part, from)?;
         if part == Part::Replica {
@@ -170,23 +179,45 @@ impl Replica {
                 self.is_solo(now);
             }
             Reply::Renewed { sequence, .. } => {
-                self.lease.answered(now, *sequence, self.settings.lease, self.ballot.rules());
+                let lease = match part {
+                    Part::Replica => &mut self.lease,
+                    Part::Witness if self.ballot.recognised_witness().is_none() => {
+                        return Err(Refusal::OtherWitness);
+                    }
+                    Part::Witness => &mut self.witness_lease,
+                };
+                lease.answered(now, *sequence, self.settings.lease, self.ballot.rules());
+            }
+            Reply::Vouched { term, nonce } => {
+                let request = self.ballot.vouched(*term, *nonce)?;
+                self.to_witness(request, asks);
+            }
+            Reply::Validated { term } => {
+                self.validating = None;
+                self.ballot.witness_is_member(*term);
+                self.confirm_again(link);
             }
             Reply::Adopted { adoption } => {
                 let request = self.ballot.adopted(*adoption)?;
+                // What the earlier witness promised is given up before it is replaced.
+                self.witness_lease.clear();
                 self.to_witness(request, asks);
             }
             Reply::Admitted { term } => {
                 self.ballot.witness_is_member(*term);
                 self.admitting = None;
-                if self.confirming == Some(link) {
-                    // While it was blank it could not confirm.
-                    self.confirming = Some(ASKED_ON_AN_EARLIER_LINK);
-                }
+                self.confirm_again(link);
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// While the witness was blank, or not validated, it could not confirm.
+    fn confirm_again(&mut self, link: LinkId) {
+        if self.confirming == Some(link) {
+            self.confirming = Some(ASKED_ON_AN_EARLIER_LINK);
+        }
     }
 
     pub(super) fn met_refusal(
@@ -203,6 +234,10 @@ impl Replica {
             self.admitting = None;
             self.not_admitted = Some(link);
         }
+        if part == Part::Replica && self.ballot.right() == Some(Right::Paired) {
+            // It may be the adoption that was refused: on the next link to the witness it is proposed again.
+            self.not_admitted = self.admitting.take().or(self.not_admitted);
+        }
         if self.canvass.is_idle() {
             let confirming = part == Part::Witness && self.confirming == Some(link);
             if confirming && matches!(refusal, Refusal::TermSpent { .. } | Refusal::OtherCluster) {
@@ -213,6 +248,13 @@ impl Replica {
         }
         let verdict = self.canvass.refused(link, part, refusal);
         self.judged(now, verdict, part, asks);
+        if let Refusal::LeaseRuns { left } | Refusal::Busy { left } = refusal
+            && self.canvass.is_idle()
+        {
+            // It is known when that ends: later than that would be wasted.
+            let until = now + left.span() + self.stagger();
+            self.stand_at = self.stand_at.min(until).max(now);
+        }
     }
 
     pub(super) fn link_up(
@@ -221,6 +263,7 @@ impl Replica {
         link: LinkId,
         from: &Sender,
         hello: &Hello,
+        dialled: bool,
         asks: &mut Vec<Ask>,
     ) -> Result<(), Refusal> {
         let part = hello.part;
@@ -229,16 +272,28 @@ impl Replica {
             Part::Witness => self.ballot.witness(),
         };
         let earlier = earlier.map(|link| link.id);
-        if let Err(refusal) = self.ballot.link_up(link, from, hello) {
+        let fresh = self.draws.next();
+        if let Err(refusal) = self.ballot.link_up(link, from, hello, dialled, fresh) {
             self.refused = Some((from.voter.node, refusal));
             return Err(refusal);
         }
         if let Some(earlier) = earlier {
             self.link_over(now, earlier);
         }
-        if part == Part::Replica {
-            self.lease.renew_now();
-            self.peer_heard = now;
+        match part {
+            Part::Replica => {
+                self.lease.renew_now();
+                self.peer_heard = now;
+            }
+            Part::Witness => {
+                self.witness_lease.renew_now();
+                let term = self.ballot.record().term;
+                let asked = self.confirming == Some(ASKED_ON_AN_EARLIER_LINK);
+                if asked && self.ballot.recognised_witness().is_some() && hello.holds < term {
+                    // It was not confirmed, and on the earlier link it cannot be any more.
+                    self.confirming = None;
+                }
+            }
         }
         if self.canvass.is_idle() {
             // Somebody new to ask: no need to wait any longer.
@@ -263,6 +318,9 @@ impl Replica {
         }
         if self.admitting == Some(link) {
             self.admitting = None;
+        }
+        if self.validating == Some(link) {
+            self.validating = None;
         }
         if let Verdict::Failed = self.canvass.link_down(link) {
             self.candidacy_failed(now);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::message::{Candidacy, Hello, Sender};
+use crate::message::{Candidacy, Hello, Ratchet, Remembered, Sender};
 use crate::rules::Rule;
 use crate::time::Moment;
 
@@ -18,6 +18,8 @@ const CLUSTER: ClusterId = ClusterId(77);
 fn voter(name: &str, life: u128) -> VoterId {
     VoterId { node: name.parse().expect("a name"), incarnation: Incarnation(life) }
 }
+
+const SEED: u128 = 1;
 
 fn at(seconds: u64) -> Moment {
     Moment(seconds * 1_000_000_000)
@@ -50,7 +52,7 @@ struct World {
 impl World {
     fn new(record: ReplicaRecord, rules: Rules) -> World {
         let now = at(100);
-        let (replica, step) = Replica::start(now, record, Position(10), Settings::for_lease(D), rules);
+        let (replica, step) = Replica::start(now, record, Position(10), Settings::for_lease(D), SEED, rules);
         assert_eq!(step.record.map(|record| record.boot), Some(Boot(1)), "each start is counted durably");
         World { replica, now }
     }
@@ -86,7 +88,11 @@ impl World {
         self.tell(Input::Answered { link, part, from, reply })
     }
 
-    fn hello(part: Part, standing: Standing) -> Hello {
+    /// The answer to a greeting of the replica, by one that remembers of it what it said last.
+    fn hello(&self, part: Part, standing: Standing) -> Hello {
+        let own = self.replica.ballot().hello(part).remembers;
+        let current = own.map_or(0, |known| known.ratchet.current);
+        let sender = self.replica.ballot().sender();
         Hello {
             name: "orders".parse().expect("a name"),
             kind: Kind::Replicated,
@@ -97,18 +103,25 @@ impl World {
             sole: false,
             leads: false,
             adoption: Adoption::NONE,
-            ratchet: Ratchet::default(),
-            remembers: None,
-            nonce: 0,
+            remembers: Some(Remembered {
+                voter: sender.voter,
+                boot: sender.boot,
+                term: sender.term,
+                took_part: Term::ZERO,
+                position: Position(0),
+                ratchet: Ratchet { current, pending: current + (1 << 32) + 7 },
+            }),
+            nonce: current + 8,
+            banned: [Incarnation::NIL; BANNED_MAX],
         }
     }
 
     fn link_peer(&mut self, term: u32, standing: Standing) -> Step {
-        self.hears(Part::Replica, term, Reply::Hello(World::hello(Part::Replica, standing)))
+        self.hears(Part::Replica, term, Reply::Hello(self.hello(Part::Replica, standing)))
     }
 
     fn link_witness(&mut self) -> Step {
-        self.hears(Part::Witness, 5, Reply::Hello(World::hello(Part::Witness, Standing::Member)))
+        self.hears(Part::Witness, 5, Reply::Hello(self.hello(Part::Witness, Standing::Member)))
     }
 
     /// Leads term 6 by its peer's vote, blocked, with both linked.
@@ -306,11 +319,16 @@ fn a_blank_replica_joins_only_a_term_that_was_opened_for_it() {
     assert_eq!((world.record().holds, world.record().cluster), (Term(7), CLUSTER));
 
     // The leader's side: only the life that it knew when, sole, it opened the term.
+    let new_life = |world: &mut World| {
+        let from = Sender { cluster: ClusterId::NIL, voter: voter("b", 0xbb), boot: Boot(1), term: Term(0) };
+        let reply = Reply::Hello(world.hello(Part::Replica, Standing::Blank));
+        world.tell(Input::Answered { link: LinkId(9), part: Part::Replica, from, reply })
+    };
     let mut leader = World::leader(Rules::KEPT);
-    leader.link_peer(5, Standing::Blank);
+    new_life(&mut leader);
     assert_eq!(leader.tell(Input::Offer(Position(10))).outputs.taken, Err(Refusal::Blank));
     let mut broken = World::leader(Rules::without(Rule::BlankJoinsSoleOnly));
-    broken.link_peer(5, Standing::Blank);
+    new_life(&mut broken);
     assert_eq!(broken.tell(Input::Offer(Position(10))).outputs.taken, Ok(()));
 }
 
@@ -351,7 +369,7 @@ fn an_offer_is_void_on_a_later_link() {
         let request = Request::Offer { term: Term(7), position: Position(10), adoption, admits: None };
         world.peer_says(7, request);
         let from = Sender { cluster: CLUSTER, voter: voter("b", 0xb), boot: Boot(2), term: Term(7) };
-        let reply = Reply::Hello(World::hello(Part::Replica, Standing::Member));
+        let reply = Reply::Hello(world.hello(Part::Replica, Standing::Member));
         world.tell(Input::Answered { link: LinkId(9), part: Part::Replica, from, reply });
         assert_eq!(world.tell(Input::Join(Term(7))).outputs.taken, Err(Refusal::Void), "{rules:?}");
         // What still arrives on the earlier link is void too.
@@ -398,14 +416,18 @@ fn a_confirmed_term_is_never_paired_again() {
 }
 
 #[test]
-fn a_confirmation_that_was_asked_for_is_asked_for_until_it_is_answered() {
-    let mut world = World::paired(Rules::KEPT);
-    world.pass(D / 2);
-    // The peer is back before the answer, and the witness's link breaks.
-    world.peer_says(6, Request::Joined { term: Term(6), position: Position(10) });
-    world.tell(Input::LinkDown(WITNESS));
-    let step = world.link_witness();
-    assert!(asked(&step).iter().any(|request| matches!(request, Request::Confirm { .. })), "{step:?}");
+fn a_confirmation_that_was_asked_for_is_asked_for_until_it_is_known_whether_it_was_given() {
+    for (confirmed, asks_again) in [(6, true), (5, false)] {
+        let mut world = World::paired(Rules::KEPT);
+        world.pass(D / 2);
+        // The peer is back before the answer, and the witness's link breaks.
+        world.peer_says(6, Request::Joined { term: Term(6), position: Position(10) });
+        world.tell(Input::LinkDown(WITNESS));
+        let hello = Hello { holds: Term(confirmed), ..world.hello(Part::Witness, Standing::Member) };
+        let step = world.hears(Part::Witness, 6, Reply::Hello(hello));
+        let asked = asked(&step).iter().any(|request| matches!(request, Request::Confirm { .. }));
+        assert_eq!(asked, asks_again, "confirmed {confirmed}");
+    }
 }
 
 #[test]
@@ -413,7 +435,7 @@ fn confirmations_and_votes_of_another_witness_do_not_count() {
     let stranger = Sender { cluster: CLUSTER, voter: voter("w", 0xf), boot: Boot(1), term: Term(6) };
     for rules in [Rules::KEPT, Rules::without(Rule::OneWitnessIncarnation)] {
         let mut world = World::paired(rules);
-        let reply = Reply::Hello(World::hello(Part::Witness, Standing::Member));
+        let reply = Reply::Hello(world.hello(Part::Witness, Standing::Member));
         world.tell(Input::Answered { link: LinkId(9), part: Part::Witness, from: stranger, reply });
         world.pass(D / 2);
         let reply = Reply::Confirmed { term: Term(6) };
@@ -579,7 +601,7 @@ fn a_stalled_peer_counts_as_silent() {
 #[test]
 fn without_solo_it_never_asks_to_go_on_alone() {
     let settings = Settings { solo_after: None, ..Settings::for_lease(D) };
-    let (replica, _) = Replica::start(at(100), member(), Position(10), settings, Rules::KEPT);
+    let (replica, _) = Replica::start(at(100), member(), Position(10), settings, SEED, Rules::KEPT);
     let mut world = World { replica, now: at(200) };
     world.link_witness();
     world.hears(Part::Witness, 5, Reply::PreVoted { term: Term(6) });
@@ -593,7 +615,7 @@ fn without_solo_it_never_asks_to_go_on_alone() {
 #[test]
 fn a_sole_leader_takes_a_blank_witness_in_after_its_own_adoption_is_durable() {
     let mut world = World::settled(ReplicaRecord { adoption: Adoption::NONE, ..sole() }, Rules::KEPT);
-    let step = world.hears(Part::Witness, 0, Reply::Hello(World::hello(Part::Witness, Standing::Blank)));
+    let step = world.hears(Part::Witness, 0, Reply::Hello(world.hello(Part::Witness, Standing::Blank)));
     let adopted = step.record.expect("durable first").adoption;
     assert_eq!(adopted.incarnation, Incarnation(0xe));
     assert!(asked(&step).iter().any(
@@ -605,14 +627,14 @@ fn a_sole_leader_takes_a_blank_witness_in_after_its_own_adoption_is_durable() {
 fn a_paired_leader_takes_a_blank_witness_in_after_its_peer_has_adopted_it() {
     let mut world = World::paired(Rules::KEPT);
     let other = Sender { cluster: ClusterId::NIL, voter: voter("w", 0xf), boot: Boot(1), term: Term(0) };
-    let reply = Reply::Hello(World::hello(Part::Witness, Standing::Blank));
+    let reply = Reply::Hello(world.hello(Part::Witness, Standing::Blank));
     let step = world.tell(Input::Answered { link: LinkId(9), part: Part::Witness, from: other, reply });
     let proposed = asked(&step).into_iter().find_map(|request| match request {
         Request::Adopt { adoption, .. } => Some(adoption),
         _ => None,
     });
     let proposed = proposed.expect("proposed to the peer");
-    assert_eq!(step.record, None, "not adopted before the peer has");
+    assert_ne!(world.record().adoption, proposed, "not adopted before the peer has");
     let step = world.hears(Part::Replica, 6, Reply::Adopted { adoption: proposed });
     assert_eq!(step.record.map(|record| record.adoption), Some(proposed));
     assert!(asked(&step).iter().any(|request| matches!(request, Request::Admit { solo: false, .. })));
@@ -727,7 +749,7 @@ fn a_resigning_leader_goes_on_when_its_peer_is_lost() {
 fn the_peer_cannot_take_the_witness_s_seat() {
     let mut world = World::settled(sole(), Rules::KEPT);
     world.link_peer(5, Standing::Member);
-    let claim = Request::Hello(World::hello(Part::Witness, Standing::Blank));
+    let claim = Request::Hello(world.hello(Part::Witness, Standing::Blank));
     assert_eq!(world.peer_says(5, claim), Reply::Refused(Refusal::NotServed));
     assert!(world.replica.ballot().witness().is_none());
 }
@@ -739,4 +761,229 @@ fn an_adoption_from_the_future_is_refused() {
     let adoption = Adoption { term: Term(99), ordinal: 0, incarnation: Incarnation(0xf) };
     let request = Request::Offer { term: Term(7), position: Position(10), adoption, admits: None };
     assert_eq!(world.peer_says(7, request), Reply::Refused(Refusal::Void));
+}
+
+// Lost, restored and given up.
+
+/// The peer, or the witness, remembers this of the replica.
+fn remembering(world: &World, part: Part, change: impl FnOnce(&mut Remembered)) -> Reply {
+    let mut hello = world.hello(part, Standing::Member);
+    change(hello.remembers.as_mut().expect("an answer says what is remembered"));
+    Reply::Hello(hello)
+}
+
+fn is_lost(world: &World) -> bool {
+    let record = world.record();
+    let lost = record.incarnation != Incarnation(0xa);
+    assert_eq!(lost, record.standing == Standing::Blank);
+    lost
+}
+
+#[test]
+fn a_replica_that_hears_that_it_said_more_than_it_knows_begins_again_as_blank() {
+    type Change = fn(&mut Remembered);
+    let (later_boot, later_term): (Change, Change) = (|known| known.boot.0 += 1, |known| known.term.0 += 1);
+    let more_links: Change = |known| known.ratchet.current = 9 << 32;
+    let cases = [
+        (later_boot, Rule::LivesAreRemembered),
+        (later_term, Rule::LivesAreRemembered),
+        (more_links, Rule::LinksRatchet),
+    ];
+    for (change, rule) in cases {
+        for (rules, lost) in [(Rules::KEPT, true), (Rules::without(rule), false)] {
+            for part in [Part::Replica, Part::Witness] {
+                // Even the one that is sole: whoever led after it was restored would lead without what it lost.
+                let mut world = World::settled(sole(), rules);
+                let greeting = remembering(&world, part, change);
+                world.hears(part, 5, greeting);
+                assert_eq!(is_lost(&world), lost, "{rule:?} {part:?}");
+                world.pass(D * 2);
+                assert_eq!(world.replica.view(world.now).authority().is_some(), !lost);
+            }
+        }
+    }
+}
+
+#[test]
+fn data_that_is_older_than_what_was_stated_makes_a_replica_hold_nothing() {
+    for (rules, expected) in
+        [(Rules::KEPT, Term::ZERO), (Rules::without(Rule::PositionsAreRemembered), Term(5))]
+    {
+        let mut world = World::settled(member(), rules);
+        let greeting = remembering(&world, Part::Replica, |known| {
+            (known.took_part, known.position) = (Term(5), Position(11));
+        });
+        world.hears(Part::Replica, 5, greeting);
+        assert_eq!(world.record().holds, expected);
+        // In a term in which it did not take part since, nothing follows.
+        let mut world = World::settled(member(), rules);
+        let greeting = remembering(&world, Part::Replica, |known| {
+            (known.took_part, known.position) = (Term(4), Position(11));
+        });
+        world.hears(Part::Replica, 5, greeting);
+        assert_eq!(world.record().holds, Term(5));
+    }
+}
+
+#[test]
+fn a_leader_remembers_how_far_its_peer_joined() {
+    let mut world = World::paired(Rules::KEPT);
+    let known = world.record().remembers[0].expect("linked");
+    assert_eq!((known.took_part, known.position), (Term(6), Position(10)));
+    // It is said in the next greeting.
+    world.tell(Input::LinkDown(PEER));
+    assert_eq!(world.replica.ballot().hello(Part::Replica).remembers, Some(known));
+}
+
+#[test]
+fn a_life_that_was_given_up_begins_again_as_blank_whoever_tells_it() {
+    let me = Incarnation(0xa);
+    for (rules, lost) in [(Rules::KEPT, true), (Rules::without(Rule::BannedStops), false)] {
+        let mut world = World::settled(sole(), rules);
+        let mut hello = world.hello(Part::Witness, Standing::Member);
+        hello.banned[0] = me;
+        world.hears(Part::Witness, 5, Reply::Hello(hello));
+        assert_eq!(is_lost(&world), lost);
+
+        let mut world = World::settled(sole(), rules);
+        let node = voter("b", 0xb).node;
+        let refusal = Refusal::Banned { life: me };
+        world.tell(Input::NotGreeted { by: Part::Replica, node, refusal });
+        assert_eq!(is_lost(&world), lost);
+    }
+    // A refusal that is about somebody else is nothing to it.
+    let mut world = World::settled(sole(), Rules::KEPT);
+    let refusal = Refusal::Banned { life: Incarnation(0xbb) };
+    world.tell(Input::NotGreeted { by: Part::Replica, node: voter("b", 0xb).node, refusal });
+    assert!(!is_lost(&world));
+}
+
+#[test]
+fn a_replica_believes_a_refusal_only_if_it_did_say_less() {
+    let node = voter("w", 0xe).node;
+    for (boot, lost) in [(1, false), (2, true)] {
+        let mut world = World::settled(member(), Rules::KEPT);
+        let refusal = Refusal::Restored { boot: Boot(boot), term: Term(5), links: 0 };
+        world.tell(Input::NotGreeted { by: Part::Witness, node, refusal });
+        assert_eq!(is_lost(&world), lost, "start {boot}");
+    }
+}
+
+#[test]
+fn a_new_life_promises_nothing_and_remembers_that_the_earlier_one_may_have() {
+    let mut world = World::settled(member(), Rules::KEPT);
+    let greeting = remembering(&world, Part::Replica, |known| known.term.0 += 1);
+    world.hears(Part::Replica, 5, greeting);
+    assert!(is_lost(&world) && world.record().longest_lease == Millis(2000));
+    let vote = Request::Vote(Candidacy { term: Term(9), holds: Term(9), position: Position(10) });
+    let from = Sender { cluster: CLUSTER, voter: voter("b", 0xb), boot: Boot(1), term: Term(9) };
+    let hello = Hello { remembers: None, ..world.hello(Part::Replica, Standing::Member) };
+    world.tell(Input::Asked { link: PEER, from, request: Request::Hello(hello) });
+    let step = world.tell(Input::Asked { link: PEER, from, request: vote });
+    assert_eq!(step.outputs.answer, Some(Reply::Refused(Refusal::Blank)));
+}
+
+// A witness that has to be validated.
+
+#[test]
+fn a_paired_leader_validates_the_witness_after_its_peer_has_vouched_and_a_sole_one_alone() {
+    let mut world = World::paired(Rules::KEPT);
+    let hello = world.hello(Part::Witness, Standing::Unvalidated);
+    let nonce = hello.nonce;
+    let from = Sender { cluster: CLUSTER, voter: voter("w", 0xe), boot: Boot(2), term: Term(6) };
+    let reply = Reply::Hello(hello);
+    let step = world.tell(Input::Answered { link: LinkId(9), part: Part::Witness, from, reply });
+    assert!(asked(&step).contains(&Request::Vouch { term: Term(6), nonce }));
+    assert!(!asked(&step).iter().any(|request| matches!(request, Request::Validate { .. })));
+    let step = world.hears(Part::Replica, 6, Reply::Vouched { term: Term(6), nonce: nonce + 1 });
+    assert_eq!(asked(&step), [], "not about this link");
+    let step = world.hears(Part::Replica, 6, Reply::Vouched { term: Term(6), nonce });
+    assert_eq!(asked(&step), [Request::Validate { term: Term(6), solo: false, nonce }]);
+
+    let mut world = World::settled(sole(), Rules::KEPT);
+    let hello = world.hello(Part::Witness, Standing::Unvalidated);
+    let nonce = hello.nonce;
+    world.pass(D * 2);
+    let term = world.record().term;
+    let step = world.hears(Part::Witness, 5, Reply::Hello(hello));
+    assert!(asked(&step).contains(&Request::Validate { term, solo: true, nonce }));
+}
+
+#[test]
+fn a_follower_vouches_for_the_leader_whose_term_it_takes_part_in() {
+    let mut world = World::settled(member(), Rules::KEPT);
+    world.link_peer(5, Standing::Member);
+    world.peer_says(5, Request::Renew { term: Term(5), sequence: 1, lease: Millis(2000) });
+    let vouch = |term| Request::Vouch { term: Term(term), nonce: 3 };
+    assert_eq!(world.peer_says(5, vouch(5)), Reply::Vouched { term: Term(5), nonce: 3 });
+    assert_eq!(world.peer_says(6, vouch(6)), Reply::Refused(Refusal::Void));
+}
+
+// Leadership without data.
+
+fn leadership(record: ReplicaRecord) -> ReplicaRecord {
+    ReplicaRecord { kind: Kind::Leadership, ..record }
+}
+
+#[test]
+fn without_data_a_lease_of_the_witness_does_as_well_as_one_of_the_peer() {
+    let mut world = World::settled(leadership(member()), Rules::KEPT);
+    let step = world.link_witness();
+    assert!(matches!(asked(&step)[..], [Request::PreVote(_)]));
+    world.hears(Part::Witness, 5, Reply::PreVoted { term: Term(6) });
+    let step = world.hears(Part::Witness, 6, Reply::Voted { term: Term(6) });
+    let [Request::Renew { sequence, .. }] = asked(&step)[..] else { panic!("{step:?}") };
+    assert_eq!(world.replica.acts_until(world.now), None, "not before it is promised");
+    let sent = world.now;
+    world.now = world.now + D / 10;
+    world.hears(Part::Witness, 6, Reply::Renewed { term: Term(6), sequence });
+    assert_eq!(world.replica.acts_until(world.now), Some(sent + crate::rate::relied_on(D)));
+    // It never goes on alone, however long the peer is silent.
+    for _ in 0..20 {
+        let step = world.pass(D / 4);
+        assert!(!asked(&step).iter().any(|request| matches!(request, Request::Confirm { .. })), "{step:?}");
+    }
+    assert_eq!(world.replica.acts_until(world.now), None, "the lease was not renewed");
+}
+
+#[test]
+fn without_data_whoever_is_offered_a_term_joins_it_at_once() {
+    let mut world = World::settled(leadership(member()), Rules::KEPT);
+    world.link_peer(7, Standing::Member);
+    let from = Sender { cluster: CLUSTER, voter: voter("b", 0xb), boot: Boot(1), term: Term(7) };
+    let request =
+        Request::Offer { term: Term(7), position: Position(0), adoption: Adoption::NONE, admits: None };
+    let step = world.tell(Input::Asked { link: PEER, from, request });
+    assert_eq!(step.outputs.answer, Some(Reply::Offered { term: Term(7) }));
+    assert_eq!(asked(&step), [Request::Joined { term: Term(7), position: Position(0) }]);
+    assert_eq!(world.record().holds, Term(7));
+}
+
+#[test]
+fn without_data_a_new_life_of_the_peer_is_taken_in_once_the_witness_has_confirmed() {
+    let mut world = World::settled(leadership(member()), Rules::KEPT);
+    world.link_witness();
+    world.hears(Part::Witness, 5, Reply::PreVoted { term: Term(6) });
+    world.hears(Part::Witness, 6, Reply::Voted { term: Term(6) });
+    let from = Sender { cluster: ClusterId::NIL, voter: voter("b", 0xbb), boot: Boot(1), term: Term(0) };
+    let mut hello = world.hello(Part::Replica, Standing::Blank);
+    hello.holds = Term::ZERO;
+    let reply = Reply::Hello(hello);
+    let step = world.tell(Input::Answered { link: PEER, part: Part::Replica, from, reply });
+    assert!(asked(&step).iter().any(|request| matches!(request, Request::Confirm { term: Term(6), .. })));
+    let step = world.hears(Part::Witness, 6, Reply::Confirmed { term: Term(6) });
+    assert_eq!(world.right(), Some(Right::Solo));
+    let mut renewals = asked(&step).into_iter().filter_map(|request| match request {
+        Request::Renew { sequence, .. } => Some(sequence),
+        _ => None,
+    });
+    let sequence = renewals.next_back().expect("the peer is asked for a promise");
+    world.now = world.now + D / 100;
+    let reply = Reply::Renewed { term: Term(6), sequence };
+    let step = world.tell(Input::Answered { link: PEER, part: Part::Replica, from, reply });
+    let admits = asked(&step).into_iter().find_map(|request| match request {
+        Request::Offer { term, admits, .. } => Some((term, admits)),
+        _ => None,
+    });
+    assert_eq!(admits, Some((Term(7), Some(Incarnation(0xbb)))), "{step:?}");
 }

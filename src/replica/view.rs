@@ -1,7 +1,7 @@
 //! What the replica shows: to its data layer, to the other end of a link, to people.
 
 use crate::ids::{NodeId, Term, Token, VoterId};
-use crate::message::{Hello, OtherReport, Part, Ratchet, Refusal, Report, RoleName, Standing, Word};
+use crate::message::{OtherReport, Part, Refusal, Report, RoleName, Standing, Word};
 use crate::time::{Millis, Moment};
 
 use super::{Alone, Link, OfferIn, OfferOut, Replica, Right, Role};
@@ -67,23 +67,9 @@ impl View {
 }
 
 impl Replica {
-    /// What it says when a link opens.
-    pub fn hello(&self) -> Hello {
-        let record = self.ballot.record();
-        Hello {
-            name: record.name,
-            kind: record.kind,
-            part: Part::Replica,
-            standing: record.standing,
-            holds: record.holds,
-            position: self.ballot.position(),
-            sole: record.sole,
-            leads: self.ballot.right().is_some(),
-            adoption: record.adoption,
-            ratchet: Ratchet::default(),
-            remembers: None,
-            nonce: 0,
-        }
+    /// When the last of its leases ends, or ended.
+    pub(super) fn lease_until(&self) -> Moment {
+        self.lease.until().max(self.witness_lease.until())
     }
 
     /// Until when it has the right to act as leader.
@@ -97,7 +83,8 @@ impl Replica {
             let stops = alone && self.settings.alone == Alone::Stop;
             return (!stops).then_some(Moment::FOREVER);
         }
-        self.lease.runs(now).then(|| self.lease.until())
+        let until = self.lease_until();
+        (now < until).then_some(until)
     }
 
     /// What it is now.

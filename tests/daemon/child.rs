@@ -102,7 +102,7 @@ impl Plan {
             keys: vec![key.parse().expect("a fingerprint")],
         });
         let cluster = ClusterConfig { name: CLUSTER.parse().expect("a name"), replicas: keys };
-        WitnessConfig { own: self.own(), clusters: vec![cluster] }
+        WitnessConfig { own: self.own(), strict_boot: false, clusters: vec![cluster] }
     }
 }
 

@@ -44,7 +44,7 @@ fn a_witness_with_a_damaged_vote_does_not_start_and_changes_nothing() {
         let file = path.to_str().expect("plain");
         assert!(why.contains(file), "{what}: the file is not named: {why}");
         assert!(why.contains(cause), "{what}: the cause is not named: {why}");
-        let remedy = ["init --blank", "move it away", "check the disk"];
+        let remedy = ["init --blank", "tiebreak replace", "move it away", "check the disk"];
         assert!(remedy.iter().any(|remedy| why.contains(remedy)), "{what}: no remedy: {why}");
         assert_eq!(fs::read(&path).expect("it is there"), bytes, "{what}: the file was changed");
     }
@@ -93,4 +93,39 @@ fn a_witness_whose_state_cannot_be_written_does_not_start() {
     assert_eq!(fs::read(&path).expect("it is there"), before);
     // So that the temporary directory can be removed by whoever made it.
     fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).expect("ours");
+}
+
+/// Shows: a vote that the disk did not take was not given. The witness names the file and ends; what it was asked for
+/// is had once it runs on a disk that works.
+#[test]
+fn a_witness_whose_disk_breaks_ends_and_has_said_nothing() {
+    let mut trio = Trio::prepare(Choice::default());
+    // A write past the limit that breaks the disk would otherwise kill it before it could speak.
+    trio.run_as(W, |command| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(command.get_program());
+        shell.args(command.get_args()).envs(command.get_envs().filter_map(|(k, v)| Some((k, v?))));
+        shell.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        *command = shell;
+    });
+    for node in [A, B] {
+        trio.run(node);
+    }
+    trio.until("the witness is taken in", |told| told.logged(W, &["taken in"]).then_some(()));
+    trio.until_paired(A);
+    let before = fs::read(trio.ledger(W)).expect("the ledger");
+    trio.break_disk(W);
+    // Whoever is left has to ask the witness.
+    trio.kill(B);
+    let why = trio.failed(W);
+    let file = trio.ledger(W);
+    assert!(why.contains(file.to_str().expect("plain")) && why.contains("cannot write"), "{why}");
+    assert!(why.contains("check the disk"), "no remedy: {why}");
+    assert_eq!(fs::read(&file).expect("it is there"), before, "nothing was written");
+    trio.let_leases_pass(3, |told| !told.acts(A, "solo"));
+    trio.run(W);
+    trio.until_solo(A);
+    trio.run(B);
+    trio.until_paired(A);
+    trio.check(A);
 }

@@ -29,9 +29,19 @@ fn a_dead_witness_leaves_the_leader_where_it_is_and_its_return_changes_nothing()
 /// Shows: a leader that hears nobody stops by itself before anybody else acts (case 2).
 #[test]
 fn a_leader_cut_from_both_stops_acting_and_the_standby_leads_after_it() {
+    stops_acting_before_the_standby_leads(Trio::cut);
+}
+
+/// Shows: nor does it help to be told at once that nobody listens. A refusal is not an answer of a voter (case 2).
+#[test]
+fn a_leader_refused_by_both_stops_acting_and_the_standby_leads_after_it() {
+    stops_acting_before_the_standby_leads(Trio::refuse);
+}
+
+fn stops_acting_before_the_standby_leads(part: fn(&Trio, usize, usize)) {
     let mut trio = Trio::start(Choice::default());
-    trio.cut(A, B);
-    trio.cut(A, W);
+    part(&trio, A, B);
+    part(&trio, A, W);
     trio.until("a stops", |told| told.role(A).filter(|role| role["acts"] == false).map(|_| ()));
     trio.until_solo(B);
     let acts_at = trio.see(|told| told.acks.iter().find(|ack| ack.node == B).map(|ack| ack.at));

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
-use tiebreak::Identity;
+use tiebreak::message::Kind;
 use tiebreak::testing::clock::Clock;
+use tiebreak::{Identity, Start};
 
 use super::child::{Part, Plan, VARIABLE, now};
 use crate::relay::{Flow, Network, Relay};
@@ -172,9 +173,12 @@ struct Process {
 }
 
 impl Process {
+    fn pid(&self) -> Pid {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id")
+    }
+
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
-        kill_process(pid, signal).expect("the process was not waited for yet");
+        kill_process(self.pid(), signal).expect("the process was not waited for yet");
     }
 }
 
@@ -194,7 +198,8 @@ pub struct Trio {
     choice: Choice,
     /// From the first to the second.
     flows: [[Arc<Flow>; 3]; 3],
-    _relays: Vec<Relay>,
+    /// Each between the two that it joins.
+    relays: Vec<((usize, usize), Relay)>,
     _network: Network,
     directory: TempDir,
 }
@@ -225,7 +230,7 @@ impl Trio {
             let relay =
                 network.relay(target, flows[from][to].clone(), flows[to][from].clone()).expect("a relay");
             let address = relay.address();
-            relays.push(relay);
+            relays.push(((from, to), relay));
             address
         };
         let mut replica = |me: usize| {
@@ -254,8 +259,8 @@ impl Trio {
             lease_ms: a.lease_ms,
             part: Part::Witness { replicas: [A, B].map(|node| (NAMES[node].to_owned(), keys[node].clone())) },
         };
-        tiebreak::init(&a.replica(), false).expect("new state");
-        tiebreak::init(&b.replica(), true).expect("new state");
+        tiebreak::init(&a.replica(), Start::Found(Kind::Replicated)).expect("new state");
+        tiebreak::init(&b.replica(), Start::Blank).expect("new state");
         tiebreak::init_witness(&witness.witness()).expect("new state");
         Trio {
             processes: [None, None, None],
@@ -263,7 +268,7 @@ impl Trio {
             plans: [a, b, witness],
             choice,
             flows,
-            _relays: relays,
+            relays,
             _network: network,
             directory,
         }
@@ -332,6 +337,13 @@ impl Trio {
         self.board.lock().roles[node] = None;
     }
 
+    /// From now on, every write of the process to a file fails, as on a disk that is broken.
+    pub fn break_disk(&self, node: usize) {
+        let none = Rlimit { current: Some(0), maximum: Some(0) };
+        prlimit(Some(self.processes[node].as_ref().expect("it runs").pid()), Resource::Fsize, none)
+            .expect("a process of this user");
+    }
+
     pub fn pause(&self, node: usize) {
         self.processes[node].as_ref().expect("it runs").signal(Signal::STOP);
     }
@@ -373,6 +385,15 @@ impl Trio {
         self.cut_from(other, one);
     }
 
+    /// Answers with a refusal whatever goes between the two.
+    pub fn refuse(&self, one: usize, other: usize) {
+        for ((from, to), relay) in &self.relays {
+            if (*from, *to) == (one, other) || (*from, *to) == (other, one) {
+                relay.refuse(true);
+            }
+        }
+    }
+
     /// How one direction is now, to be changed.
     pub fn flow(&self, from: usize, to: usize) -> &Flow {
         &self.flows[from][to]
@@ -381,6 +402,9 @@ impl Trio {
     pub fn heal(&self) {
         for flow in self.flows.iter().flatten() {
             flow.heal();
+        }
+        for (_, relay) in &self.relays {
+            relay.refuse(false);
         }
     }
 

@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 
 use tiebreak::ids::{Boot, ClusterId, Incarnation, LinkId, NodeId, Position, Term, VoterId};
 use tiebreak::message::{
-    Adoption, Candidacy, Hello, Kind, Part, Ratchet, ReplicaRecord, Reply, Request, Sender, Standing,
+    Adoption, Candidacy, Hello, Kind, Part, ReplicaRecord, Reply, Request, Sender, Standing, WitnessRecord,
+    Word,
 };
-use tiebreak::testing::{Ballot, OfferIn, Replica, Right, Role, Rule, Rules, Witness};
+use tiebreak::testing::{Ballot, Call, OfferIn, Replica, Right, Role, Rule, Rules, Witness, WitnessSettings};
 use tiebreak::time::{Millis, Moment};
 
 const CLUSTER: ClusterId = ClusterId(1);
-const WITNESS_LINK: LinkId = LinkId(1_000);
+/// Links to the witness are numbered from here.
+const WITNESS_LINKS: u64 = 1_000;
 
 /// How much of everything may happen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -42,9 +44,9 @@ enum Sent {
     /// To the peer of `by`, on a link. An offer and an append carry the log.
     Peer { by: u8, link: LinkId, from: Sender, body: Body },
     /// To the witness.
-    Ask { by: u8, from: Sender, request: Request },
+    Ask { by: u8, link: LinkId, from: Sender, request: Request },
     /// From the witness to `to`.
-    Told { to: u8, life: Incarnation, from: Sender, reply: Reply },
+    Told { to: u8, link: LinkId, from: Sender, reply: Reply },
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -64,6 +66,7 @@ struct Node {
     /// How far the peer, on the present link and in the present term, has said that it is durable.
     peer_has: u64,
     link: LinkId,
+    witness_link: LinkId,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -86,29 +89,9 @@ fn node(name: &str) -> NodeId {
     name.parse().expect("a name")
 }
 
-fn hello(ballot: &Ballot) -> Hello {
-    let record = ballot.record();
-    Hello {
-        name: record.name,
-        kind: record.kind,
-        part: Part::Replica,
-        standing: record.standing,
-        holds: record.holds,
-        position: ballot.position(),
-        sole: record.sole,
-        leads: ballot.right().is_some(),
-        adoption: record.adoption,
-        ratchet: Ratchet::default(),
-        remembers: None,
-        nonce: 0,
-    }
-}
-
-/// Volatile notes for reports must not make two states of one.
-fn plain(witness: &Witness, rules: Rules) -> Witness {
-    let mut record = *witness.record();
-    record.boot = Boot(0);
-    Witness::start(record, rules).0
+/// A start of the witness; how often it started is not counted, so that two states do not differ by that alone.
+fn started(record: WitnessRecord, rules: Rules) -> Witness {
+    Witness::start(Moment(0), WitnessRecord { boot: Boot(0), ..record }, WitnessSettings::default(), rules).0
 }
 
 impl World {
@@ -130,21 +113,21 @@ impl World {
             offered: None,
             peer_has: 0,
             link: LinkId(0),
+            witness_link: LinkId(WITNESS_LINKS),
         };
         let nodes = [start("a", 1), start("b", 2)];
-        let mut witness = Witness::start(Witness::blank(node("w"), name, Incarnation(3)), rules).0;
-        let admit = Request::Admit {
-            term: Term(1),
-            kind: Kind::Replicated,
-            adoption: Adoption { term: Term(1), ordinal: 0, incarnation: Incarnation(3) },
-            solo: false,
-            longest_lease: Millis(0),
-            nonce: 0,
+        let first = Word { term: Term(1), to: Some(nodes[0].ballot.me()) };
+        let taken_in = WitnessRecord {
+            cluster: CLUSTER,
+            standing: Standing::Member,
+            promised: first,
+            confirmed: Word { term: Term(0), ..first },
+            ..Witness::blank(node("w"), name, Incarnation(3))
         };
-        let _ = witness.handle(Moment(0), &nodes[0].ballot.sender(), &admit);
+        let witness = started(taken_in, rules);
         let mut world = World {
             nodes,
-            witness: plain(&witness, rules),
+            witness,
             sent: BTreeSet::new(),
             acknowledged: Vec::new(),
             leaders: vec![None; bounds.terms as usize + 2],
@@ -154,45 +137,56 @@ impl World {
         };
         for i in 0..2 {
             world.link_witness(i);
-            world.link_peer(i, LinkId(1));
         }
-        world
+        world.dial_peer(0);
+        let (_, greeted) =
+            world.moves().into_iter().find(|(name, _)| name.contains("greeted")).expect("an answer");
+        greeted.expect("a first link breaks nothing")
     }
 
     pub(crate) fn acknowledged(&self) -> usize {
         self.acknowledged.len()
     }
 
-    fn link_peer(&mut self, i: usize, link: LinkId) {
-        let other = &self.nodes[1 - i].ballot;
-        let (from, hello) = (other.sender(), hello(other));
+    /// Replica `i` dials the other one, which takes the greeting at once; its answer is on the way from then on.
+    fn dial_peer(&mut self, i: usize) {
+        let link = self.fresh_link();
+        let (from, hello) = (self.nodes[i].ballot.sender(), self.nodes[i].ballot.hello(Part::Replica));
+        let hello = Hello { nonce: link.0, ..hello };
+        let other = &mut self.nodes[1 - i];
+        // A greeting that is refused makes no link.
+        if other.ballot.link_up(link, &from, &hello, false, u128::from(link.0)).is_ok() {
+            other.link = link;
+            other.peer_has = 0;
+            other.offered = None;
+            let (from, hello) = (other.ballot.sender(), other.ballot.hello(Part::Replica));
+            let body = Body::Reply(Reply::Hello(hello));
+            self.sent.insert(Sent::Peer { by: u8::from(i == 0), link, from, body });
+        }
+    }
+
+    fn hear_greeting(&mut self, i: usize, link: LinkId, from: &Sender, hello: &Hello) -> Option<()> {
         let me = &mut self.nodes[i];
+        if link <= me.link {
+            return None;
+        }
+        me.ballot.link_up(link, from, hello, true, 0).ok()?;
         me.link = link;
         me.peer_has = 0;
         me.offered = None;
-        // A refused link stays down.
-        let _ = me.ballot.link_up(link, &from, &hello);
+        Some(())
     }
 
     fn link_witness(&mut self, i: usize) {
-        let witness = &self.witness;
-        let record = witness.record();
-        let hello = Hello {
-            name: record.name,
-            kind: record.kind,
-            part: Part::Witness,
-            standing: record.standing,
-            holds: record.confirmed.term,
-            position: Position(0),
-            sole: false,
-            leads: false,
-            adoption: Adoption::NONE,
-            ratchet: Ratchet::default(),
-            remembers: None,
-            nonce: 0,
-        };
-        let from = witness.sender();
-        let _ = self.nodes[i].ballot.link_up(WITNESS_LINK, &from, &hello);
+        let link = LinkId(self.nodes[i].witness_link.0 + 1);
+        self.nodes[i].witness_link = link;
+        let (from, hello) = (self.nodes[i].ballot.sender(), self.nodes[i].ballot.hello(Part::Witness));
+        let hello = Hello { nonce: link.0, ..hello };
+        let call = Call { link, from, request: Request::Hello(hello), fresh: 0 };
+        let step = self.witness.handle(Moment(0), &call);
+        if let Reply::Hello(hello) = step.reply {
+            let _ = self.nodes[i].ballot.link_up(link, &step.sender, &hello, true, 0);
+        }
     }
 
     /// Whether the two ends of a link agree that it is the present one.
@@ -207,14 +201,15 @@ impl World {
         let rules = self.rules;
         let newest = [self.nodes[0].link, self.nodes[1].link];
         let terms = [0, 1].map(|i: usize| self.nodes[i].ballot.record().term);
-        let lives = [0, 1].map(|i: usize| self.nodes[i].ballot.me().incarnation);
         let witness = *self.witness.record();
         let confirm_bar = if rules.keep(Rule::ConfirmNotBelowPromise) {
             witness.promised.term
         } else {
             witness.confirmed.term
         };
+        let to_witness = [self.nodes[0].witness_link, self.nodes[1].witness_link];
         self.sent.retain(|sent| match sent {
+            Sent::Ask { by, link, .. } if *link != to_witness[usize::from(*by)] => false,
             Sent::Ask { request, .. } => match request {
                 Request::Vote(candidacy) => candidacy.term >= witness.promised.term,
                 Request::Confirm { term, .. } => *term >= confirm_bar,
@@ -223,13 +218,13 @@ impl World {
                 }
                 _ => true,
             },
-            Sent::Told { to, life, reply, .. } => {
+            Sent::Told { to, link, reply, .. } => {
                 let to = usize::from(*to);
                 let term = match reply {
                     Reply::Voted { term } | Reply::Confirmed { term } | Reply::Admitted { term } => *term,
                     _ => Term(u32::MAX),
                 };
-                *life == lives[to] && term >= terms[to]
+                *link == self.nodes[to].witness_link && term >= terms[to]
             }
             Sent::Peer { by, link, body, .. } => {
                 let to = 1 - usize::from(*by);
@@ -244,6 +239,7 @@ impl World {
                     | Body::Reply(Reply::Voted { term })
                     | Body::Append(term, _)
                     | Body::Has(term, _) => *term,
+                    Body::Reply(Reply::Hello(_)) => return *link > newest[to],
                     _ => Term(u32::MAX),
                 };
                 let live = *link >= newest[to] || !rules.keep(Rule::EarlierLinksAreVoid);
@@ -263,8 +259,7 @@ impl World {
             let mut next = self.clone();
             next.left.lost_witness -= 1;
             let name = self.witness.record().name;
-            next.witness = Witness::start(Witness::blank(node("w"), name, Incarnation(4)), self.rules).0;
-            next.witness = plain(&next.witness, self.rules);
+            next.witness = started(Witness::blank(node("w"), name, Incarnation(4)), self.rules);
             moves.push(("w loses its disk".into(), Ok(next)));
         }
         for sent in &self.sent {
@@ -284,7 +279,8 @@ impl World {
 
     fn ask(next: &mut World, i: usize, request: Request) {
         let from = next.nodes[i].ballot.sender();
-        next.sent.insert(Sent::Ask { by: u8::from(i == 1), from, request });
+        let link = next.nodes[i].witness_link;
+        next.sent.insert(Sent::Ask { by: u8::from(i == 1), link, from, request });
     }
 
     fn moves_of(&self, i: usize, moves: &mut Vec<(String, Next)>) {
@@ -323,14 +319,11 @@ impl World {
             next.restart(i, blank);
             moves.push((format!("{who} loses its disk"), Ok(next)));
         }
-        // The other end of a link that one end has made anew, or a new link altogether.
-        let behind = me.link < self.nodes[1 - i].link;
-        if behind || self.left.links > 0 {
+        if self.left.links > 0 {
             let mut next = self.clone();
-            let link = if behind { self.nodes[1 - i].link } else { self.fresh_link() };
-            next.left.links -= u8::from(!behind);
-            next.link_peer(i, link);
-            moves.push((format!("{who} is linked anew"), Ok(next)));
+            next.left.links -= 1;
+            next.dial_peer(i);
+            moves.push((format!("{who} dials its peer"), Ok(next)));
         }
         if me.ballot.witness().is_none_or(|link| link.who != self.witness.id()) {
             let mut next = self.clone();
@@ -419,30 +412,34 @@ impl World {
         let position = Position(self.nodes[i].log.len() as u64);
         let mut ballot = Ballot::start(record, position, self.rules);
         std::mem::swap(&mut self.nodes[i].ballot, &mut ballot);
-        let link = self.fresh_link();
+        self.nodes[i].link = LinkId(0);
+        self.nodes[i].peer_has = 0;
+        self.nodes[i].offered = None;
         self.link_witness(i);
-        self.link_peer(i, link);
+        self.dial_peer(i);
     }
 
     fn deliver(&self, sent: &Sent, moves: &mut Vec<(String, Next)>) {
         match sent {
-            Sent::Ask { by, from, request } => {
+            Sent::Ask { by, link, from, request } => {
                 let mut next = self.clone();
-                let step = next.witness.handle(Moment(0), from, request);
-                next.witness = plain(&next.witness, self.rules);
+                let call = Call { link: *link, from: *from, request: *request, fresh: 0 };
+                let step = next.witness.handle(Moment(0), &call);
+                next.witness.forget_notes();
                 if !matches!(step.reply, Reply::Refused(_)) {
-                    let life = from.voter.incarnation;
-                    next.sent.insert(Sent::Told { to: *by, life, from: step.sender, reply: step.reply });
+                    next.sent.insert(Sent::Told {
+                        to: *by,
+                        link: *link,
+                        from: step.sender,
+                        reply: step.reply,
+                    });
                     moves.push((format!("w hears {} ask {request:?}", from.voter.node), Ok(next)));
                 }
             }
-            Sent::Told { to, life, from, reply } => {
+            Sent::Told { to, link, from, reply } => {
                 let i = usize::from(*to);
-                if self.nodes[i].ballot.me().incarnation != *life {
-                    return;
-                }
                 let mut next = self.clone();
-                if next.nodes[i].ballot.heard(WITNESS_LINK, Part::Witness, from).is_err() {
+                if next.nodes[i].ballot.heard(*link, Part::Witness, from).is_err() {
                     return;
                 }
                 let name = format!("{} hears w say {reply:?}", next.nodes[i].ballot.me().node);
@@ -470,6 +467,13 @@ impl World {
             Sent::Peer { by, link, from, body } => {
                 let i = 1 - usize::from(*by);
                 let mut next = self.clone();
+                if let Body::Reply(Reply::Hello(hello)) = body {
+                    if next.hear_greeting(i, *link, from, hello).is_some() {
+                        let name = next.nodes[i].ballot.me().node;
+                        moves.push((format!("{name} is greeted on link {link}"), Ok(next)));
+                    }
+                    return;
+                }
                 if next.nodes[i].ballot.heard(*link, Part::Replica, from).is_err() {
                     return;
                 }
@@ -599,18 +603,19 @@ impl World {
     fn eager(&mut self) {
         for i in 0..2 {
             let me = &self.nodes[i];
+            let to_witness = me.witness_link;
             let (term, link, from, by) =
                 (me.ballot.record().term, me.link, me.ballot.sender(), u8::from(i == 1));
             match me.ballot.right() {
                 Some(Right::Blocked) => {
                     let request = Request::Confirm { term, lease: Millis(0) };
-                    self.sent.insert(Sent::Ask { by, from, request });
+                    self.sent.insert(Sent::Ask { by, link: to_witness, from, request });
                 }
                 Some(Right::Paired) => {
                     let body = Body::Append(term, me.log.clone());
                     self.sent.insert(Sent::Peer { by, link, from, body });
                     let request = Request::Confirm { term, lease: Millis(0) };
-                    self.sent.insert(Sent::Ask { by, from, request });
+                    self.sent.insert(Sent::Ask { by, link: to_witness, from, request });
                 }
                 _ => {}
             }

@@ -14,7 +14,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const DATAGRAM_BYTES_MAX: usize = 65_536;
@@ -53,7 +54,7 @@ impl Flow {
     }
 
     /// How long to hold a datagram back; `None` to drop it.
-    fn verdict(&self) -> Option<Duration> {
+    pub fn verdict(&self) -> Option<Duration> {
         if self.cut.load(Ordering::Acquire) {
             return None;
         }
@@ -92,10 +93,11 @@ impl Network {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
         let target = Arc::new(RwLock::new(target));
+        let (refusing, refused) = watch::channel(false);
         let _inside = self.runtime.enter();
-        let socket = Arc::new(UdpSocket::from_std(socket)?);
-        self.runtime.spawn(listen(socket, target.clone(), forth, back));
-        Ok(Relay { address, target })
+        let socket = UdpSocket::from_std(socket)?;
+        self.runtime.spawn(serve(socket, address, refused, target.clone(), forth, back));
+        Ok(Relay { address, target, refusing })
     }
 }
 
@@ -113,6 +115,7 @@ impl Drop for Network {
 pub struct Relay {
     address: SocketAddr,
     target: Arc<RwLock<SocketAddr>>,
+    refusing: watch::Sender<bool>,
 }
 
 impl Relay {
@@ -121,13 +124,59 @@ impl Relay {
         self.address
     }
 
+    /// Closes its sockets from now on, so that whoever sends, in either direction, is told that nobody listens; or opens
+    /// them again.
+    pub fn refuse(&self, refuse: bool) {
+        self.refusing.send_replace(refuse);
+    }
+
     /// Forwards to another target from now on.
     pub fn set_target(&self, target: SocketAddr) {
         *self.target.write().unwrap_or_else(PoisonError::into_inner) = target;
     }
 }
 
-async fn listen(socket: Arc<UdpSocket>, target: Arc<RwLock<SocketAddr>>, forth: Arc<Flow>, back: Arc<Flow>) {
+/// Listens whenever it does not refuse, until the relay is gone.
+async fn serve(
+    first: UdpSocket,
+    address: SocketAddr,
+    mut refused: watch::Receiver<bool>,
+    target: Arc<RwLock<SocketAddr>>,
+    forth: Arc<Flow>,
+    back: Arc<Flow>,
+) {
+    let mut first = Some(first);
+    loop {
+        let opened = match first.take() {
+            Some(socket) => Ok(socket),
+            None => UdpSocket::bind(address).await,
+        };
+        if let Ok(socket) = opened {
+            let mut clients = JoinSet::new();
+            tokio::select! {
+                () = listen(Arc::new(socket), &mut clients, &target, &forth, &back) => {}
+                gone = async { refused.wait_for(|refused| *refused).await.is_err() } => if gone { return },
+            }
+            // Their sockets are closed when they have ended.
+            clients.shutdown().await;
+        } else {
+            // Somebody else has the port for a moment.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let gone = refused.wait_for(|refused| !refused).await.is_err();
+        if gone {
+            return;
+        }
+    }
+}
+
+async fn listen(
+    socket: Arc<UdpSocket>,
+    answering: &mut JoinSet<()>,
+    target: &RwLock<SocketAddr>,
+    forth: &Flow,
+    back: &Arc<Flow>,
+) {
     let mut clients: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     loop {
@@ -138,13 +187,13 @@ async fn listen(socket: Arc<UdpSocket>, target: Arc<RwLock<SocketAddr>>, forth: 
             None => {
                 let Ok(new) = UdpSocket::bind(LOCAL).await else { continue };
                 let new = Arc::new(new);
-                tokio::spawn(answers(new.clone(), socket.clone(), client, back.clone()));
+                answering.spawn(answers(new.clone(), socket.clone(), client, back.clone()));
                 clients.insert(client, new.clone());
                 new
             }
         };
         let target = *target.read().unwrap_or_else(PoisonError::into_inner);
-        forward(&forth, towards, &buffer[..length], target).await;
+        forward(forth, towards, &buffer[..length], target).await;
     }
 }
 
@@ -268,6 +317,40 @@ mod tests {
         flow.lose(300);
         let lost = (0..1000).filter(|_| flow.verdict().is_none()).count();
         assert!((200..400).contains(&lost), "{lost} of a thousand");
+    }
+
+    #[test]
+    fn a_relay_that_refuses_says_so_to_both_ends_and_opens_again() {
+        let b = bench();
+        b.client.send_to(b"open", b.relay.address()).unwrap();
+        let (_, client_as_seen) = receive(&b.server);
+        b.relay.refuse(true);
+        // The kernel tells a sender with a connected socket, at the next call after the refusal.
+        let told = |to: SocketAddr| {
+            let socket = std::net::UdpSocket::bind(LOCAL).unwrap();
+            socket.connect(to).unwrap();
+            let end = Clock.now() + DEADLINE;
+            while socket.send(b"anybody?").map_err(|error| error.kind())
+                != Err(io::ErrorKind::ConnectionRefused)
+            {
+                assert!(Clock.now() < end, "nobody refused");
+                std::thread::yield_now();
+            }
+        };
+        told(b.relay.address());
+        told(client_as_seen);
+        b.relay.refuse(false);
+        b.client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        b.server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let end = Clock.now() + DEADLINE;
+        let mut buffer = [0; 64];
+        loop {
+            b.client.send_to(b"again", b.relay.address()).unwrap();
+            if let Ok((5, _)) = b.server.recv_from(&mut buffer) {
+                break;
+            }
+            assert!(Clock.now() < end, "it does not open again");
+        }
     }
 
     #[test]

@@ -18,16 +18,16 @@ macro_rules! variants {
 }
 
 variants!(REQUESTS, request_name, Request:
-    Hello PreVote Vote Confirm Offer Joined Renew Release Adopt Admit Validate Status);
+    Hello PreVote Vote Confirm Offer Joined Renew Release Adopt Admit Validate Vouch Status);
 variants!(REPLIES, reply_name, Reply:
-    Hello PreVoted Voted Confirmed Offered Settled Renewed Released Adopted Admitted Validated Status Refused
+    Hello PreVoted Voted Confirmed Offered Settled Renewed Released Adopted Admitted Validated Vouched Status Refused
     Versions);
 variants!(REFUSALS, refusal_name, Refusal:
     Stale TermSpent Behind LeaseRuns Sole Busy HoldOff Blank Resyncing HoldsNothing OtherWitness OtherCluster Void
-    NotLeader Crossing NotServed);
+    NotLeader Crossing NotServed Restored Copied Banned Unvalidated);
 variants!(RECORDS, record_name, Record: Witness Replica Gate);
 variants!(ROLES, role_name, RoleName: Witness Follower Candidate Blocked Paired Solo);
-variants!(STANDINGS, standing_name, Standing: Blank Member Resyncing);
+variants!(STANDINGS, standing_name, Standing: Blank Member Resyncing Unvalidated);
 
 /// The longest name there is.
 const LONGEST: &str = "abcdefghijklmnopqrstuvwxyz.-_012";
@@ -58,7 +58,14 @@ fn adoption(base: u32) -> Adoption {
 }
 
 fn remembered(name: &str) -> Remembered {
-    Remembered { voter: voter(name, 0x51), boot: Boot(0x52), term: Term(0x53) }
+    Remembered {
+        voter: voter(name, 0x51),
+        boot: Boot(0x52),
+        term: Term(0x53),
+        took_part: Term(0x54),
+        position: Position(0x55),
+        ratchet: Ratchet { current: 0x56, pending: 0x57 },
+    }
 }
 
 fn hello() -> Hello {
@@ -72,9 +79,9 @@ fn hello() -> Hello {
         sole: true,
         leads: false,
         adoption: adoption(3),
-        ratchet: Ratchet { current: 6, pending: 7 },
         remembers: None,
-        nonce: 8,
+        nonce: 5,
+        banned: [Incarnation(6), Incarnation(7), Incarnation(8), Incarnation(9)],
     }
 }
 
@@ -115,9 +122,9 @@ pub fn requests() -> Vec<Request> {
             adoption: adoption(2),
             solo: true,
             longest_lease: Millis(5),
-            nonce: 6,
         },
-        Request::Validate { term, nonce: 2 },
+        Request::Validate { term, solo: true, nonce: 2 },
+        Request::Vouch { term, nonce: 2 },
         Request::Status,
     ]
 }
@@ -141,6 +148,10 @@ pub fn refusals() -> Vec<Refusal> {
         Refusal::NotLeader { term: Term(1) },
         Refusal::Crossing,
         Refusal::NotServed,
+        Refusal::Restored { boot: Boot(1), term: Term(2), links: 3 },
+        Refusal::Copied { life: node("a"), with: node("b") },
+        Refusal::Banned { life: Incarnation(1) },
+        Refusal::Unvalidated,
     ]
 }
 
@@ -149,7 +160,7 @@ fn report(role: RoleName) -> Report {
         name: cluster("orders"),
         kind: Kind::Replicated,
         role,
-        standing: Standing::Blank,
+        standing: if role == RoleName::Witness { Standing::Unvalidated } else { Standing::Blank },
         sole: false,
         acts: true,
         lease_left: None,
@@ -190,10 +201,7 @@ pub fn fullest_report() -> Report {
         confirmed: Word { term: Term(8), to: Some(voter(LONGEST, 9)) },
         adoption: adoption(10),
         others: [Some(other(13)), Some(other(16))],
-        refused: Some((
-            node(LONGEST),
-            Refusal::Stale { holds: Term(19), confirmed: Term(20), to: node(LONGEST) },
-        )),
+        refused: Some((node(LONGEST), Refusal::Copied { life: node(LONGEST), with: node(LONGEST) })),
     }
 }
 
@@ -212,6 +220,7 @@ pub fn replies() -> Vec<Reply> {
         Reply::Adopted { adoption: adoption(1) },
         Reply::Admitted { term },
         Reply::Validated { term },
+        Reply::Vouched { term, nonce: 2 },
         Reply::Status(Box::new(fullest_report())),
         Reply::Versions { lowest: 1, highest: 2 },
     ];
@@ -240,9 +249,8 @@ pub fn witness_record() -> WitnessRecord {
         promised: Word { term: Term(4), to: Some(voter("a", 5)) },
         confirmed: Word::default(),
         longest_lease: Millis(6),
-        ratchets: [Ratchet { current: 7, pending: 8 }, Ratchet { current: 9, pending: 10 }],
         remembers: [None, Some(remembered("b"))],
-        banned: [Incarnation(11), Incarnation(12)],
+        banned: [Incarnation(11), Incarnation(12), Incarnation(13), Incarnation(14)],
     }
 }
 
@@ -261,9 +269,8 @@ pub fn replica_record() -> ReplicaRecord {
         sole: true,
         adoption: adoption(6),
         longest_lease: Millis(9),
-        ratchets: [Ratchet { current: 10, pending: 11 }, Ratchet { current: 12, pending: 13 }],
         remembers: [Some(remembered("b")), None],
-        banned: [Incarnation(14), Incarnation(15)],
+        banned: [Incarnation(10), Incarnation(11), Incarnation(12), Incarnation(13)],
     }
 }
 

@@ -54,8 +54,8 @@ pub enum LedgerError {
     },
     /// The file ends too early.
     #[error(
-        "{path}: the ledger has {found} bytes and should have at least {expected}: it was cut off; move it away and \
-         run `tiebreak init --blank`, and a leader will take this node in"
+        "{path}: the ledger has {found} bytes and should have at least {expected}: it was cut off; run \
+         `tiebreak replace`, and a leader will take this node in"
     )]
     Short {
         /// The file.
@@ -79,8 +79,8 @@ pub enum LedgerError {
     },
     /// Neither copy of the header can be read, or they differ.
     #[error(
-        "{path}: the header of the ledger is damaged in both copies; check the disk, move the file away and run \
-         `tiebreak init --blank`, and a leader will take this node in"
+        "{path}: the header of the ledger is damaged in both copies; check the disk and run \
+         `tiebreak replace`, and a leader will take this node in"
     )]
     Damaged {
         /// The file.
@@ -88,8 +88,8 @@ pub enum LedgerError {
     },
     /// A vote cannot be read.
     #[error(
-        "{path}: the vote in slot {slot} is lost: {cause}; check the disk, move the file away and run \
-         `tiebreak init --blank`, and a leader will take this node in"
+        "{path}: the vote in slot {slot} is lost: {cause}; check the disk and run \
+         `tiebreak replace`, and a leader will take this node in"
     )]
     Lost {
         /// The file.
@@ -128,6 +128,13 @@ pub enum LedgerError {
         /// The first failure.
         cause: String,
     },
+}
+
+impl LedgerError {
+    /// Whether there is a ledger that cannot be read any more.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, LedgerError::Short { .. } | LedgerError::Damaged { .. } | LedgerError::Lost { .. })
+    }
 }
 
 fn remedy(error: &io::Error) -> &'static str {

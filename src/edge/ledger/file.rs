@@ -136,6 +136,35 @@ impl Reader<'_> {
     }
 }
 
+/// Says which copies are not readable, before they are written again: nobody else will ever know. A crash within a
+/// write leaves one, and so does a disk that begins to die; only repetition tells them apart.
+pub(super) fn warn(path: &Path, header: &Header, found: &[Found]) {
+    let warn = |what: &str, copy: String, block: usize| {
+        tracing::warn!(
+            file = %path.display(), %copy, block,
+            "{what} is damaged; another copy is whole, so nothing is lost, and this one is written again. Nothing to \
+             do if it happens once, as after a power cut; if it happens again, the disk or memory card is dying: \
+             replace it"
+        );
+    };
+    if let Some(copy) = header.bad_copy {
+        warn("a copy of the header", format!("{} of {HEADER_BLOCKS}", copy + 1), copy);
+    }
+    for (slot, raw) in (0..).zip(found) {
+        let what =
+            if slot == COUNT_SLOT { "the count of slots".into() } else { format!("the vote in slot {slot}") };
+        let first = HEADER_BLOCKS + slot as usize * RECORD_BLOCKS;
+        if let Some(copy) = raw.bad_copy {
+            let at = block::place(raw.generation) + copy;
+            warn(&format!("a copy of {what}"), format!("{} of {COPIES}", copy + 1), first + at);
+        }
+        for at in &raw.spoilt {
+            let copy = format!("{} of {COPIES}, of an earlier one", at % COPIES + 1);
+            warn(&format!("a copy of {what}"), copy, first + at);
+        }
+    }
+}
+
 /// Writes the copies that are not readable, and only those, so that nothing is left that may be read in another
 /// way the next time.
 pub(super) fn repair(file: &dyn DiskFile, header: &Header, found: &[Found]) -> io::Result<()> {

@@ -45,7 +45,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::block::COPIES;
-use self::file::{COUNT_SLOT, Reader, SLOT_BYTES, block_offset, decode_count, image, repair, slot_offset};
+use self::file::{
+    COUNT_SLOT, Reader, SLOT_BYTES, block_offset, decode_count, image, repair, slot_offset, warn,
+};
 use crate::edge::disk::{DirectoryLock, Disk, DiskFile};
 use crate::ids::Incarnation;
 use crate::limits::CLUSTERS_MAX;
@@ -172,6 +174,39 @@ impl Ledger {
         disk.sync_directory(directory).map_err(failed("sync", directory))
     }
 
+    /// Moves the ledger aside, whatever it holds, and makes a new one in its place; nothing is removed. Returns where
+    /// the earlier one is.
+    ///
+    /// # Errors
+    /// [`LedgerError::Missing`] if there is none, [`LedgerError::Locked`], [`LedgerError::Io`].
+    pub fn replace(
+        disk: &dyn Disk,
+        directory: &Path,
+        purpose: Purpose,
+        incarnation: Incarnation,
+        records: &[Record],
+    ) -> Result<PathBuf, LedgerError> {
+        let path = directory.join(FILE_NAME);
+        let aside = {
+            let _lock = lock(disk, directory)?;
+            if !disk.exists(&path).map_err(failed("look for", &path))? {
+                return Err(LedgerError::Missing { path });
+            }
+            let mut names = (1_u32..).map(|number| directory.join(format!("{FILE_NAME}.replaced-{number}")));
+            let aside = loop {
+                let name = names.next().expect("there are numbers left");
+                if !disk.exists(&name).map_err(failed("look for", &name))? {
+                    break name;
+                }
+            };
+            disk.rename(&path, &aside).map_err(failed("move aside", &path))?;
+            disk.sync_directory(directory).map_err(failed("sync", directory))?;
+            aside
+        };
+        Ledger::create(disk, directory, purpose, incarnation, records)?;
+        Ok(aside)
+    }
+
     /// Opens a ledger for this process alone, and returns its records, each durable.
     ///
     /// # Errors
@@ -210,6 +245,7 @@ impl Ledger {
             found.push(raw);
         }
         disk.sync_directory(directory).map_err(failed("sync", directory))?;
+        warn(&path, &header, &found);
         repair(&*file, &header, &found).map_err(failed("repair", &path))?;
 
         let slots = found.iter().map(|raw| SlotState { generation: raw.generation, last_put: 0 }).collect();

@@ -19,7 +19,9 @@ use tiebreak::ids::{ClusterId, Incarnation, NodeId, Term, VoterId};
 use tiebreak::message::{
     Adoption, Hello, Kind, Part, Record, ReplicaRecord, Reply, Request, Sender, Standing, WitnessRecord, Word,
 };
-use tiebreak::testing::{Ask, Input, Replica, RoleView, Rule, Rules, Settings, View, Witness};
+use tiebreak::testing::{
+    Ask, Call, Input, Replica, RoleView, Rule, Rules, Settings, View, Witness, WitnessSettings,
+};
 use tiebreak::time::Moment;
 
 use data::{Act, Body, Data, Entry};
@@ -358,10 +360,12 @@ impl World {
         n.wake = u64::MAX;
         let local = n.clock(now);
         self.note(node, "starts");
+        let seed = self.dice.wide();
         let n = &mut self.nodes[node];
         match n.disk {
             Record::Replica(found) => {
-                let (replica, step) = Replica::start(local, found, n.data.position(), plan_settings, rules);
+                let (replica, step) =
+                    Replica::start(local, found, n.data.position(), plan_settings, seed, rules);
                 n.voter = Voter::Replica(Box::new(replica));
                 let release = Release {
                     sender: step.outputs.sender,
@@ -374,7 +378,7 @@ impl World {
                 self.settle(node, step.record.map(Record::Replica), vec![release]);
             }
             Record::Witness(found) => {
-                let (witness, record) = Witness::start(found, rules);
+                let (witness, record) = Witness::start(local, found, WitnessSettings::default(), rules);
                 n.voter = Voter::Witness(Box::new(witness));
                 self.settle(node, Some(Record::Witness(record)), Vec::new());
             }
@@ -786,7 +790,14 @@ impl World {
             }
             c.greeted = true;
             let early = std::mem::take(&mut c.ungreeted);
-            self.enqueue(connection, to, packet);
+            if let Packet::Answer { sender, reply: Reply::Refused(refusal) } = packet {
+                let by =
+                    if self.connections[connection].other(to) >= W { Part::Witness } else { Part::Replica };
+                let input = Input::NotGreeted { by, node: sender.voter.node, refusal };
+                self.nodes[to].queue.push_back(Work::Input(input));
+            } else {
+                self.enqueue(connection, to, packet);
+            }
             for packet in early {
                 self.arrive(connection, to, packet);
             }
@@ -865,10 +876,12 @@ impl World {
 
     fn handle(&mut self, node: usize, work: Work) -> (Option<Record>, Option<Release>) {
         let now = self.nodes[node].clock(self.now);
+        let fresh = self.dice.wide();
         let n = &mut self.nodes[node];
         match (&mut n.voter, work) {
             (Voter::Witness(witness), Work::Requested { connection, sender, request }) => {
-                let step = witness.handle(now, &sender, &request);
+                let call = Call { link: link(connection), from: sender, request, fresh };
+                let step = witness.handle(now, &call);
                 let release = Release {
                     sender: step.sender,
                     answer: Some((connection, step.reply)),
@@ -880,11 +893,16 @@ impl World {
                 (step.record.map(Record::Witness), Some(release))
             }
             (Voter::Replica(replica), Work::SayHello { connection }) => {
+                let part =
+                    if self.connections[connection].other(node) >= W { Part::Witness } else { Part::Replica };
                 let release = Release {
                     sender: replica.ballot().sender(),
                     answer: None,
                     asks: Vec::new(),
-                    hello: Some((connection, replica.hello())),
+                    hello: Some((
+                        connection,
+                        Hello { nonce: connection as u64, ..replica.ballot().hello(part) },
+                    )),
                     view: None,
                     command: None,
                 };

@@ -107,6 +107,7 @@ fn role_words(view: &View) -> String {
                 Standing::Blank => "blank, ",
                 Standing::Resyncing(_) => "resyncing, ",
                 Standing::Member => "",
+                Standing::Unvalidated => " unvalidated",
             };
             format!("{standing}without a leader, term {}{sole}", view.term)
         }
@@ -132,6 +133,7 @@ fn hello_words(h: &Hello) -> String {
     let standing = match h.standing {
         Standing::Blank => " blank",
         Standing::Member => "",
+        Standing::Unvalidated => " unvalidated",
         Standing::Resyncing(_) => " resyncing",
     };
     let sole = if h.sole { " sole" } else { "" };
@@ -162,6 +164,7 @@ fn request_words(request: &Request) -> String {
             format!("Admit term {term}{}", if *solo { " confirmed" } else { "" })
         }
         Request::Validate { term, .. } => format!("Validate term {term}"),
+        Request::Vouch { term, .. } => format!("Vouch term {term}"),
         Request::Status => "Status".into(),
     }
 }
@@ -179,6 +182,7 @@ fn reply_words(reply: &Reply) -> String {
         Reply::Adopted { .. } => "adopted".into(),
         Reply::Admitted { term } => format!("admitted in term {term}"),
         Reply::Validated { term } => format!("validated in term {term}"),
+        Reply::Vouched { term, .. } => format!("vouched for term {term}"),
         Reply::Status(_) => "status".into(),
         Reply::Refused(refusal) => format!("refused: {}", refusal_words(refusal)),
         Reply::Versions { lowest, highest } => format!("speaks {lowest} to {highest}"),

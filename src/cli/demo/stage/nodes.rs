@@ -14,9 +14,10 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use crate::Identity;
 use crate::config::NodeConfig;
 use crate::edge::clock::random_u64;
+use crate::message::Kind;
+use crate::{Identity, Start};
 
 use super::clients::Server;
 use super::tally::Tally;
@@ -223,7 +224,8 @@ fn make(directory: &Path, name: &str, text: &str, blank: bool) -> anyhow::Result
     fs::write(&file, text)?;
     match NodeConfig::load(&file)? {
         NodeConfig::Replica(config) => {
-            crate::init(&config, blank)?;
+            let start = if blank { Start::Blank } else { Start::Found(Kind::Replicated) };
+            crate::init(&config, start)?;
         }
         NodeConfig::Witness(config) => crate::init_witness(&config)?,
     }
