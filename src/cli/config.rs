@@ -22,7 +22,7 @@ use crate::edge::identity::Fingerprint;
 use crate::ids::{ClusterName, NodeId};
 use crate::limits::{
     ADDRESSES_PER_NODE_MAX, CLUSTERS_MAX, CONFIG_BYTES_MAX, KEEP_ALIVE_DEFAULT, KEEP_ALIVE_MAX,
-    KEEP_ALIVE_MIN, KEYS_PER_NODE_MAX, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN,
+    KEEP_ALIVE_MIN, KEYS_PER_NODE_MAX, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, RENEWALS_PER_LEASE,
 };
 
 /// What is wrong in a configuration file, where, and what to do about it.
@@ -363,6 +363,19 @@ impl Source<'_> {
             return Ok(None);
         }
         let solo_after = self.span(raw, " or \"never\"")?;
+        let two_renewals = lease * 2 / RENEWALS_PER_LEASE;
+        if !solo_after.is_zero() && solo_after < two_renewals {
+            let show = humantime::format_duration;
+            let what = format!(
+                "solo_after = {} is too short for lease = {}: a healthy peer is heard every {} only, and would be taken \
+                 for silent",
+                show(solo_after),
+                show(lease),
+                show(lease / RENEWALS_PER_LEASE),
+            );
+            let help = format!("{} or more; without this line it is {}", show(two_renewals), show(lease / 2));
+            return Err(self.error(Some(raw.span()), what, Some(help)));
+        }
         if !solo_after.is_zero() && solo_after < lease {
             return Ok(Some(solo_after));
         }

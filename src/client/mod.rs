@@ -341,6 +341,12 @@ impl Cluster {
         self.command(Input::Stopped).await
     }
 
+    /// Whether this replica may stand for election from now on: it may unless it is told otherwise. It votes all the
+    /// same, and one that leads, or is sole, goes on.
+    pub async fn stands(&self, stands: bool) -> Result<(), NotTaken> {
+        self.command(Input::Stands(stands)).await
+    }
+
     /// How it sees the cluster.
     ///
     /// # Errors

@@ -87,6 +87,8 @@ pub struct Replica {
     /// A sole follower resumes now or when it has asked everybody.
     resume_at: Moment,
     resigning: bool,
+    /// Whether the operator lets it stand.
+    stands: bool,
     refused: Option<(NodeId, Refusal)>,
     draws: Draws,
 }
@@ -169,6 +171,7 @@ impl Replica {
             flaps: 0,
             resume_at: now + settings.lease,
             resigning: false,
+            stands: true,
             refused: None,
             draws: Draws(seed),
         };
@@ -241,6 +244,7 @@ impl Replica {
                 self.ballot.not_greeted(by, &refusal, self.draws.next());
             }
             Input::LinkDown(link) => self.link_down(now, link),
+            Input::Stands(stands) => self.stands = stands,
             Input::Durable(position) => self.ballot.durable(position),
             Input::Offer(position) => taken = self.offer(now, position, &mut asks),
             Input::Join(term) => taken = self.join(now, term, &mut asks),

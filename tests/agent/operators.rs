@@ -176,6 +176,33 @@ fn a_reload_takes_over_the_marks_and_a_wrong_file_changes_nothing() {
     stage.check();
 }
 
+/// Shows: a node that is marked so does not take over from a leader that died, and follows it when it is back.
+#[test]
+fn a_node_without_failover_waits_for_the_other_one() {
+    let mut choice = Choice::hooks(&["promote", "demote"]);
+    choice.agent_of_b = "no_failover = true".into();
+    let mut stage = Stage::start(choice);
+    stage.until_acts(A);
+    let group = stage.service_group(A).expect("it runs");
+    stage.kill(A);
+    let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    // By then it would have stood: its promise is over, and it says that it follows nobody.
+    let metric = |stage: &Stage, name: &str| stage.metric(B, name);
+    stage.until("the witness alone is reached", |stage| {
+        metric(stage, "tiebreak_votes_reachable") == Some(2.0)
+    });
+    let began = std::time::Instant::now();
+    stage.until("nothing happens for some leases", |stage| {
+        assert_eq!(stage.code(B, "/primary"), Some(503));
+        assert_eq!(stage.state(B)["may_act"], false);
+        began.elapsed() > std::time::Duration::from_secs(6)
+    });
+    stage.run(A);
+    stage.until_pair(A);
+    assert_eq!(stage.hook_runs(B, "promote").len(), 0);
+    stage.check();
+}
+
 /// Shows: the preferred node gets the service back only if that is asked for.
 #[test]
 fn the_preferred_node_gets_the_service_back_if_that_is_asked_for() {

@@ -91,8 +91,8 @@ fn the_systemd_hook_starts_stops_and_checks_a_unit() {
 #[test]
 fn the_address_hook_moves_an_address() {
     let ip = "case \"$*\" in *show*) cat $here/addresses 2>/dev/null;;\n\
-              *add*) echo \"2: eth0 inet 10.0.0.10/24 scope global\" > $here/addresses;;\n\
-              *del*) rm $here/addresses;; esac";
+              *address\\ add*) echo \"2: eth0 inet 10.0.0.10/24 scope global\" > $here/addresses;;\n\
+              *address\\ del*) rm $here/addresses;; esac";
     let machine = Machine::new(&[("ip", ip), ("arping", ": > $here/told")]);
     assert_eq!(machine.run("address", &["check"], &[]), 2);
     assert_eq!(machine.run("address", &["demote"], &[]), 0, "nothing to do is no failure");

@@ -79,6 +79,10 @@ pub struct Choice {
     pub solo_after: Option<&'static str>,
     /// Lines of `[agent]`.
     pub agent: String,
+    /// More such lines, for B only.
+    pub agent_of_b: String,
+    /// What the cluster protects.
+    pub kind: &'static str,
     /// Lines of `[agent.times]`.
     pub times: String,
     /// The hooks, or none for `tiebreak run`.
@@ -87,7 +91,15 @@ pub struct Choice {
 
 impl Default for Choice {
     fn default() -> Choice {
-        Choice { lease: "2s", solo_after: None, agent: String::new(), times: String::new(), hooks: &[] }
+        Choice {
+            lease: "2s",
+            solo_after: None,
+            agent: String::new(),
+            agent_of_b: String::new(),
+            kind: "replicated",
+            times: String::new(),
+            hooks: &[],
+        }
     }
 }
 
@@ -198,7 +210,7 @@ impl Stage {
                 path(me, W),
                 keys[W],
                 http[me],
-                choice.agent.replace("NODE", name),
+                choice.agent.replace("NODE", name) + if me == B { &choice.agent_of_b } else { "" },
                 choice.times,
             );
             fs::write(directory.path().join(format!("{name}.toml")), text).expect("written");
@@ -220,8 +232,8 @@ impl Stage {
             _network: network,
         };
         for node in [A, B, W] {
-            let blank: &[&str] = if node == A { &[] } else { &["--blank"] };
-            let output = stage.tiebreak(node, "init", blank);
+            let how: &[&str] = if node == A { &["--kind", stage.choice.kind] } else { &["--blank"] };
+            let output = stage.tiebreak(node, "init", how);
             assert!(output.status.success(), "{output:?}");
         }
         stage

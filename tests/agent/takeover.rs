@@ -141,7 +141,7 @@ fn the_death_of_the_standby_does_not_interrupt_the_service_and_the_hooks_say_who
 #[test]
 fn a_witness_that_is_far_away_is_waited_for_as_long_as_the_lease_lasts() {
     let mut choice = Choice::hooks(&["promote", "demote"]);
-    (choice.lease, choice.solo_after) = ("14s", Some("500ms"));
+    (choice.lease, choice.solo_after) = ("20s", Some("8s"));
     choice.times = "demote = \"500ms\"\nkill = \"500ms\"".into();
     let mut stage = Stage::start(choice);
     stage.until_acts(A);
@@ -153,5 +153,26 @@ fn a_witness_that_is_far_away_is_waited_for_as_long_as_the_lease_lasts() {
     stage.until("it goes on alone", |stage| stage.state(A)["right"] == "solo");
     stage.until_acts(A);
     assert_eq!(stage.hook_runs(A, "demote").len(), demotes, "the service was not interrupted");
+    stage.check();
+}
+
+/// Shows: a cluster that protects no data works the same, and always under a lease: the death of the standby changes
+/// nothing, a leader that is cut off stops first.
+#[test]
+fn a_cluster_without_data_acts_on_one_node_under_a_lease_of_either_other_voter() {
+    let mut stage = Stage::start(Choice { kind: "leadership", ..Choice::default() });
+    stage.until_acts(A);
+    stage.kill(B);
+    stage.until("b is gone", |stage| stage.metric(A, "tiebreak_votes_reachable") == Some(2.0));
+    stage.until_acts(A);
+    assert_eq!((stage.code(A, "/primary"), stage.metric(A, "tiebreak_sole")), (Some(200), Some(0.0)));
+    stage.run(B);
+    stage.until_pair(A);
+    stage.cut(A, B);
+    stage.cut(A, W);
+    stage.until_primary(B);
+    stage.until_acts(B);
+    stage.heal();
+    stage.until_pair(B);
     stage.check();
 }

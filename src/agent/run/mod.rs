@@ -121,6 +121,7 @@ pub async fn run(replica: ReplicaConfig, config: AgentConfig, reload: Reload) ->
     let cluster = Cluster::join(replica.clone(), Position(0)).await?;
     let (mut agent, mut events, mut commands) = Agent::start(&replica, config, cluster)?;
     let mut roles = agent.cluster.roles();
+    agent.let_it_stand();
     notify_systemd("READY=1");
     agent.apply(Input::Votes(Votes::default()));
     loop {
@@ -450,6 +451,16 @@ impl Agent {
             state.retry_at = self.supervisor.retry_at();
             state.redundant = self.redundant.0;
             state.watchdog = self.watched;
+        });
+    }
+
+    /// A node that is marked so is not elected; it votes all the same.
+    fn let_it_stand(&mut self) {
+        let (cluster, stands) = (self.cluster.clone(), !self.config.no_failover);
+        self.tasks.spawn(async move {
+            if let Err(why) = cluster.stands(stands).await {
+                tracing::warn!("the mark `no_failover` was not taken: {why}");
+            }
         });
     }
 

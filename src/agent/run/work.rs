@@ -322,6 +322,7 @@ impl Agent {
         self.config.preferred = new.preferred;
         self.config.fail_back = new.fail_back;
         self.config.no_failover = new.no_failover;
+        self.let_it_stand();
         self.apply(Input::Reload(self.config.plan()));
         tracing::info!("the configuration was read again");
     }
