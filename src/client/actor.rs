@@ -10,7 +10,7 @@ use crate::edge::clock::Clock;
 use crate::edge::ledger::{Ledger, LedgerError, Slot};
 use crate::edge::quic::{CloseCode, Connection};
 use crate::ids::{LinkId, NodeId};
-use crate::limits::ASK_PATIENCE_MIN;
+use crate::limits::{ASK_PATIENCE_MAX, ASK_PATIENCE_MIN};
 use crate::message::{Hello, Part, Record, Refusal, Reply, Report, Request, Sender};
 use crate::replica::{Input, Outputs, Replica, RoleView, Step, View};
 use crate::time::Moment;
@@ -46,6 +46,8 @@ pub(super) struct Linked {
     pub(super) id: LinkId,
     pub(super) part: Part,
     pub(super) connection: Connection,
+    /// How long others are waited for at the least.
+    pub(super) lease: Duration,
 }
 
 /// What this node says first: the head of its messages, and its greeting of the peer and of the witness.
@@ -422,8 +424,9 @@ fn narrate(old: &Role, new: &Role) {
     }
 }
 
-/// How long a request may go unanswered on a connection with this round trip.
-pub(super) fn patience(round_trip: Duration) -> Duration {
-    (round_trip * crate::limits::ASK_PATIENCE_ROUND_TRIPS)
-        .clamp(ASK_PATIENCE_MIN, crate::limits::ASK_PATIENCE_MAX)
+/// How long a request may go unanswered on a connection with this round trip. A lease that lasts longer than that is
+/// waited for: what has not been measured yet may be far away.
+pub(super) fn patience(round_trip: Duration, lease: Duration) -> Duration {
+    let least = lease.clamp(ASK_PATIENCE_MIN, ASK_PATIENCE_MAX);
+    (round_trip * crate::limits::ASK_PATIENCE_ROUND_TRIPS).clamp(least, ASK_PATIENCE_MAX)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -82,6 +83,7 @@ struct Links {
     greetings: AtomicU64,
     peer: OtherConfig,
     witness: OtherConfig,
+    lease: Duration,
     /// Until then this node is cut off on purpose.
     isolated: watch::Receiver<Moment>,
 }
@@ -102,6 +104,7 @@ pub(super) fn spawn(
         greetings: AtomicU64::new(1),
         peer: config.peer.clone(),
         witness: config.witness.clone(),
+        lease: config.lease,
         isolated,
     });
     if !links.peer.addresses.is_empty() {
@@ -193,7 +196,7 @@ impl Links {
         let nonce = self.greetings.fetch_add(1, Ordering::Relaxed);
         let hello = Hello { nonce, ..hellos[usize::from(part == Part::Witness)] };
         let request = wire::encode_request(&sender, &Request::Hello(hello));
-        let answer = timeout(patience(connection.rtt()), connection.ask(&request)).await;
+        let answer = timeout(patience(connection.rtt(), self.lease), connection.ask(&request)).await;
         let bytes = match answer {
             Ok(bytes) => bytes.map_err(Unlinked::from)?,
             Err(_) => return Err(Unlinked::network("it does not answer the greeting".into())),
@@ -208,7 +211,7 @@ impl Links {
         }
         match reply {
             Reply::Hello(hello) => {
-                let link = Linked { id: self.number(), part, connection };
+                let link = Linked { id: self.number(), part, connection, lease: self.lease };
                 // In this order: what the other end says on the link counts after its greeting.
                 self.send(Event::Dialled { link: link.clone(), from, hello }).await;
                 self.watch(link);
@@ -252,7 +255,7 @@ impl Links {
                 // Own key or the witness's: it may ask for the status.
                 Part::Witness
             };
-            self.watch(Linked { id: self.number(), part, connection });
+            self.watch(Linked { id: self.number(), part, connection, lease: self.lease });
         }
         self.endpoint.shutdown("the replica has stopped").await;
     }
@@ -345,7 +348,7 @@ pub(super) fn ask(link: Linked, sender: Sender, request: Request, events: mpsc::
         let connection = &link.connection;
         let asked = Clock.now();
         let bytes = wire::encode_request(&sender, &request);
-        let reply = match timeout(patience(connection.rtt()), connection.ask(&bytes)).await {
+        let reply = match timeout(patience(connection.rtt(), link.lease), connection.ask(&bytes)).await {
             Ok(Ok(bytes)) => wire::decode_reply(&bytes).map_err(|error| error.to_string()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no answer for {:?}", Clock.now().since(asked))),

@@ -244,8 +244,8 @@ impl Cluster {
         let (ledger, slot, found) = open_state(&config)?;
         let keys = config.peer.keys.iter().chain(&config.witness.keys).copied();
         let pins = Pins::new(keys.chain([identity.fingerprint()]));
-        let endpoint =
-            Endpoint::bind(&identity, &config.own.listen, pins, Timing::of(config.own.keep_alive))?;
+        let timing = Timing::of(config.own.keep_alive).as_patient_as(config.lease);
+        let endpoint = Endpoint::bind(&identity, &config.own.listen, pins, timing)?;
         let addresses = endpoint.local_addresses();
         let settings = Settings {
             lease: config.lease,

@@ -79,6 +79,8 @@ pub struct Choice {
     pub solo_after: Option<&'static str>,
     /// Lines of `[agent]`.
     pub agent: String,
+    /// Between two keep-alives.
+    pub keep_alive: &'static str,
     /// More such lines, for B only.
     pub agent_of_b: String,
     /// What the cluster protects.
@@ -95,6 +97,7 @@ impl Default for Choice {
             lease: "2s",
             solo_after: None,
             agent: String::new(),
+            keep_alive: "1s",
             agent_of_b: String::new(),
             kind: "replicated",
             times: String::new(),
@@ -198,12 +201,13 @@ impl Stage {
                 choice.solo_after.map_or(String::new(), |span| format!("solo_after = \"{span}\"\n"));
             let text = format!(
                 "cluster = \"orders\"\nnode = \"{name}\"\nkey = \"{name}.pem\"\nstate = \"{name}\"\n\
-                 listen = [\"{}\"]\nlease = \"{}\"\n{solo_after}keep_alive = \"1s\"\n\
+                 listen = [\"{}\"]\nlease = \"{}\"\n{solo_after}keep_alive = \"{}\"\n\
                  [peer]\nnode = \"{}\"\naddresses = [\"{}\"]\nkeys = [\"{}\"]\n\
                  [witness]\nnode = \"w\"\naddresses = [\"{}\"]\nkeys = [\"{}\"]\n\
                  [agent]\nhttp = \"{}\"\nruntime = \"run-{name}\"\n{}\n{hooks}[agent.times]\n{}\n",
                 listen[me],
                 choice.lease,
+                choice.keep_alive,
                 NAMES[peer],
                 path(me, peer),
                 keys[peer],
@@ -216,10 +220,10 @@ impl Stage {
             fs::write(directory.path().join(format!("{name}.toml")), text).expect("written");
         }
         let witness = format!(
-            "node = \"w\"\nkey = \"w.pem\"\nstate = \"w\"\nlisten = [\"{}\"]\nkeep_alive = \"1s\"\n[[cluster]]\n\
+            "node = \"w\"\nkey = \"w.pem\"\nstate = \"w\"\nlisten = [\"{}\"]\nkeep_alive = \"{}\"\n[[cluster]]\n\
              name = \"orders\"\n[[cluster.replica]]\nnode = \"a\"\nkeys = [\"{}\"]\n[[cluster.replica]]\nnode = \"b\"\n\
              keys = [\"{}\"]\n",
-            listen[W], keys[A], keys[B]
+            listen[W], choice.keep_alive, keys[A], keys[B]
         );
         fs::write(directory.path().join("w.toml"), witness).expect("written");
         let stage = Stage {

@@ -142,6 +142,8 @@ fn the_death_of_the_standby_does_not_interrupt_the_service_and_the_hooks_say_who
 fn a_witness_that_is_far_away_is_waited_for_as_long_as_the_lease_lasts() {
     let mut choice = Choice::hooks(&["promote", "demote"]);
     (choice.lease, choice.solo_after) = ("20s", Some("8s"));
+    // Rare, so that nobody has measured the long way when it counts.
+    choice.keep_alive = "60s";
     choice.times = "demote = \"500ms\"\nkill = \"500ms\"".into();
     let mut stage = Stage::start(choice);
     stage.until_acts(A);
