@@ -37,22 +37,28 @@ pub struct Answers {
     pub alive_for: Duration,
 }
 
+/// What can be asked for.
+pub trait Pages: Send + Sync + 'static {
+    /// The answer to this path, without its question mark and what follows it; `None` if there is no such thing.
+    fn page(&self, path: &str) -> Option<Reply>;
+}
+
 /// Listens, and answers on a thread of its own until the process ends.
 ///
 /// # Errors
 /// If the address cannot be had.
-pub fn serve(address: SocketAddr, answers: Answers) -> std::io::Result<SocketAddr> {
+pub fn serve(address: SocketAddr, answers: impl Pages) -> std::io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new()
         .name("http".into())
-        .spawn(move || runtime.block_on(accept(listener, answers)))?;
+        .spawn(move || runtime.block_on(accept(listener, Arc::new(answers))))?;
     Ok(address)
 }
 
-async fn accept(listener: std::net::TcpListener, answers: Answers) {
+async fn accept(listener: std::net::TcpListener, answers: Arc<dyn Pages>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!("no answers over HTTP: {error}"),
@@ -64,7 +70,7 @@ async fn accept(listener: std::net::TcpListener, answers: Answers) {
             Ok((stream, _)) => {
                 let answers = answers.clone();
                 tokio::spawn(async move {
-                    let _ = tokio::time::timeout(PATIENCE, talk(stream, &answers)).await;
+                    let _ = tokio::time::timeout(PATIENCE, talk(stream, &*answers)).await;
                     drop(place);
                 });
             }
@@ -74,7 +80,7 @@ async fn accept(listener: std::net::TcpListener, answers: Answers) {
     }
 }
 
-async fn talk(mut stream: TcpStream, answers: &Answers) -> std::io::Result<()> {
+async fn talk(mut stream: TcpStream, answers: &dyn Pages) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -90,14 +96,18 @@ async fn talk(mut stream: TcpStream, answers: &Answers) -> std::io::Result<()> {
     stream.shutdown().await
 }
 
-fn answer(request: &[u8], answers: &Answers) -> Vec<u8> {
+fn answer(request: &[u8], answers: &dyn Pages) -> Vec<u8> {
     let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');
     let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     let path = target.split(['?', '#']).next().unwrap_or("");
     let reply = match method {
-        "GET" | "HEAD" | "OPTIONS" => page(path, answers),
+        "GET" | "HEAD" | "OPTIONS" => answers.page(path).unwrap_or_else(|| Reply {
+            code: 404,
+            kind: TEXT,
+            body: format!("there is no {path} here\n"),
+        }),
         _ => Reply { code: 405, kind: TEXT, body: "GET, HEAD and OPTIONS are answered here\n".into() },
     };
     let (code, kind, length) = (reply.code, reply.kind, reply.body.len());
@@ -121,27 +131,41 @@ fn answer(request: &[u8], answers: &Answers) -> Vec<u8> {
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-struct Reply {
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reply {
     code: u16,
     kind: &'static str,
     body: String,
 }
 
-fn page(path: &str, answers: &Answers) -> Reply {
-    let state = answers.state.borrow().clone();
-    let turned = Moment(answers.beat.load(std::sync::atomic::Ordering::Acquire));
-    let alive = Clock.now().since(turned) < answers.alive_for;
-    let good = match path {
-        "/" | "/primary" | "/read-write" => state.is_primary(),
-        "/replica" => state.is_replica(),
-        "/health" => state.is_healthy(),
-        "/liveness" => alive,
-        "/readiness" => alive && (state.is_primary() || state.is_replica()),
-        "/status" => true,
-        "/metrics" => return Reply { code: 200, kind: TEXT, body: answers.metrics.page(&state) },
-        _ => {
-            return Reply { code: 404, kind: TEXT, body: format!("there is no {path} here\n") };
-        }
-    };
-    Reply { code: if good { 200 } else { 503 }, kind: JSON, body: format!("{}\n", state.json()) }
+impl Reply {
+    /// Yes or no, for those who look at the code only.
+    pub fn verdict(good: bool, body: String) -> Reply {
+        Reply { code: if good { 200 } else { 503 }, kind: JSON, body }
+    }
+
+    /// A page for Prometheus.
+    pub fn metrics(body: String) -> Reply {
+        Reply { code: 200, kind: TEXT, body }
+    }
+}
+
+impl Pages for Answers {
+    fn page(&self, path: &str) -> Option<Reply> {
+        let state = self.state.borrow().clone();
+        let turned = Moment(self.beat.load(std::sync::atomic::Ordering::Acquire));
+        let alive = Clock.now().since(turned) < self.alive_for;
+        let good = match path {
+            "/" | "/primary" | "/read-write" => state.is_primary(),
+            "/replica" => state.is_replica(),
+            "/health" => state.is_healthy(),
+            "/liveness" => alive,
+            "/readiness" => alive && (state.is_primary() || state.is_replica()),
+            "/status" => true,
+            "/metrics" => return Some(Reply::metrics(self.metrics.page(&state))),
+            _ => return None,
+        };
+        Some(Reply::verdict(good, format!("{}\n", state.json())))
+    }
 }

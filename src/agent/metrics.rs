@@ -110,6 +110,13 @@ impl Metrics {
             );
             page.gauge("witness_up", "Whether this node has a link to the witness.", flag(witness));
         }
+        page.head("round_trip_seconds", "gauge", "The way to another voter and back.");
+        for (to, round_trip) in ["peer", "witness"].into_iter().zip(state.measures.round_trips) {
+            if let Some(round_trip) = round_trip {
+                page.line("round_trip_seconds", &[("to", to)], round_trip.as_secs_f64());
+            }
+        }
+        page.syncs(state.measures.syncs, state.measures.sync_total, state.measures.sync_last);
         if let Some(redundant) = state.redundant {
             page.gauge(
                 "redundancy_lost",
@@ -143,7 +150,7 @@ impl Metrics {
         for (hook, runs) in &counters.hooks {
             page.line("hook_last_seconds", &[("hook", hook.name())], runs.last);
         }
-        page.0
+        page.text()
     }
 }
 
@@ -152,20 +159,38 @@ fn word(reason: &str) -> String {
     reason.split(':').next().unwrap_or("").replace(' ', "_")
 }
 
-#[derive(Default)]
-struct Page(String);
+/// A page in the making.
+#[derive(Default, Debug)]
+pub struct Page(String);
 
 impl Page {
-    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+    /// The whole of it.
+    pub fn text(self) -> String {
+        self.0
+    }
+
+    /// How long syncs of the durable state take.
+    pub fn syncs(&mut self, syncs: u64, total: Duration, last: Duration) {
+        self.head("syncs_total", "counter", "Syncs of the voter's durable state.");
+        self.line("syncs_total", &[], syncs);
+        self.head("sync_seconds_total", "counter", "The time that they took.");
+        self.line("sync_seconds_total", &[], total.as_secs_f64());
+        self.gauge("sync_last_seconds", "The time that the last one took.", last.as_secs_f64());
+    }
+
+    /// One number.
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.head(name, "gauge", help);
         self.line(name, &[], value);
     }
 
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
+    /// What a family of numbers is.
+    pub fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = write!(self.0, "# HELP tiebreak_{name} {help}\n# TYPE tiebreak_{name} {kind}\n");
     }
 
-    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    /// One of them.
+    pub fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.0, "tiebreak_{name}");
         for (place, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.0, "{}{label}=\"{text}\"", if place == 0 { '{' } else { ',' });

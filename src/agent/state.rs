@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::client::{Remaining, Right, Role};
+use crate::client::{Measures, Remaining, Right, Role};
 use crate::edge::clock::Clock;
 use crate::ids::{ClusterName, NodeId};
 use crate::message::Report;
@@ -26,6 +26,8 @@ pub struct State {
     pub role: Role,
     /// What the voter reported last.
     pub report: Option<Report>,
+    /// What the voter measured.
+    pub measures: Measures,
     /// What the service is.
     pub service: Service,
     /// The hook that runs, and since when.

@@ -167,6 +167,7 @@ struct RawWitness {
     state: PathBuf,
     listen: Option<Texts>,
     keep_alive: Option<Text>,
+    http: Option<Text>,
     #[serde(default)]
     strict_boot: bool,
     cluster: Vec<Spanned<RawCluster>>,
@@ -223,6 +224,9 @@ impl Source<'_> {
         if own.listen.is_empty() {
             let help = "a witness only listens, it dials nobody: listen = [\"[::]:7400\"]";
             return Err(self.error(None, "`listen` is missing", Some(help.into())));
+        }
+        if let Some(http) = &raw.http {
+            self.value::<std::net::SocketAddr>(http)?;
         }
         if raw.cluster.is_empty() || raw.cluster.len() > CLUSTERS_MAX {
             let what =

@@ -17,6 +17,7 @@ use crate::time::Moment;
 
 use super::lease::Authority;
 use super::links::{self, Answering};
+use super::measured::Measured;
 use super::{Failure, Leader, LinkStamp, NotTaken, Offer, Role, Standby};
 
 /// What reaches the actor.
@@ -77,6 +78,7 @@ pub(super) struct Actor {
     roles: watch::Sender<Role>,
     failed: watch::Sender<Option<Failure>>,
     shared: Shared,
+    measured: Measured,
 }
 
 impl Actor {
@@ -109,11 +111,16 @@ impl Actor {
             roles,
             failed,
             shared,
+            measured: Measured::default(),
         };
         // The start is counted durably before anybody hears of it.
         let outputs = actor.persist(step).await?;
         actor.release(outputs, None);
         Ok((actor, seen, failure))
+    }
+
+    pub(super) fn measured(&self) -> Measured {
+        self.measured.clone()
     }
 
     pub(super) fn shared(&self) -> Shared {
@@ -273,6 +280,7 @@ impl Actor {
         let record = step.record.map(Record::Replica);
         let sealed = ledger.seal(self.slot, record.as_ref(), step.outputs)?;
         let proof = if ledger.waits() {
+            let began = Clock.now();
             let (back, proof) = tokio::task::spawn_blocking(move || {
                 let proof = ledger.sync();
                 (ledger, proof)
@@ -280,6 +288,12 @@ impl Actor {
             .await
             .expect("a sync does not panic");
             ledger = back;
+            let took = Clock.now().since(began);
+            self.measured.change(|measures| {
+                measures.syncs += 1;
+                measures.sync_total += took;
+                measures.sync_last = took;
+            });
             proof?
         } else {
             ledger.proof()?
@@ -303,6 +317,8 @@ impl Actor {
         }
         self.drop_replaced_links();
         let live = [self.live_link(Part::Replica), self.live_link(Part::Witness)];
+        let round_trips = live.map(|id| Some(self.links.get(&id?)?.0.connection.rtt()));
+        self.measured.change(|measures| measures.round_trips = round_trips);
         self.live.send_if_modified(|old| std::mem::replace(old, live) != live);
         let stamp = outputs.view.peer.map(|peer| LinkStamp(peer.nonce));
         let lease = self.authority.publish(&outputs.view, stamp);

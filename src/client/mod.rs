@@ -7,6 +7,7 @@
 mod actor;
 mod lease;
 mod links;
+mod measured;
 mod recover;
 
 use std::fmt;
@@ -32,6 +33,7 @@ use crate::time::Moment;
 
 use actor::{Actor, Event};
 pub use lease::{Lease, PeerDurable, Remaining, Right};
+pub use measured::Measures;
 pub use recover::{RecoverError, Recovery, replace};
 
 /// Identifies one link between the two replicas, the same at both ends. The data layer stamps its own messages with
@@ -230,6 +232,7 @@ pub struct Cluster {
     failed: watch::Receiver<Option<Failure>>,
     addresses: Vec<SocketAddr>,
     isolated: watch::Sender<Moment>,
+    measured: measured::Measured,
     links: tokio::task::JoinHandle<()>,
 }
 
@@ -262,8 +265,9 @@ impl Cluster {
             Actor::start(voter, ledger, slot, step, queue, events.downgrade()).await?;
         let (isolated, cut) = watch::channel(Moment::default());
         let links = links::spawn(&config, endpoint, events.downgrade(), actor.shared(), cut);
+        let measured = actor.measured();
         tokio::spawn(actor.run());
-        Ok(Cluster { events, roles, failed, addresses, isolated, links })
+        Ok(Cluster { events, roles, failed, addresses, isolated, measured, links })
     }
 
     /// Where it listens, with the ports that the system chose for port 0.
@@ -355,6 +359,11 @@ impl Cluster {
         let (to, report) = oneshot::channel();
         self.events.send(Event::Report(to)).await.map_err(|_| NotTaken::Stopped)?;
         report.await.map_err(|_| NotTaken::Stopped)
+    }
+
+    /// What was measured since it joined, for monitors.
+    pub fn measures(&self) -> Measures {
+        self.measured.read()
     }
 
     /// Cuts this node off for `span`, to show what happens then: its connections are closed, none is made and none is

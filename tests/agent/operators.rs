@@ -92,6 +92,14 @@ fn http_answers_as_load_balancers_expect() {
         let family = name.split('{').next().unwrap_or("");
         assert!(page.contains(&format!("# TYPE {family} ")), "{family} has no type");
     }
+    for name in
+        ["tiebreak_syncs_total", "tiebreak_round_trip_seconds{to=\"peer\"}", "tiebreak_lease_left_seconds"]
+    {
+        assert!(stage.metric(A, name) > Some(0.0), "{name}");
+    }
+    assert_eq!(stage.metric(W, "tiebreak_witness_clusters"), Some(1.0));
+    assert!(stage.metric(W, "tiebreak_witness_promised_term{cluster=\"orders\"}") >= Some(2.0));
+    assert!(stage.metric(W, "tiebreak_syncs_total") >= Some(1.0));
     // The demote takes a while; the answer does not.
     stage.on("demote", A, "sleep 0.5");
     stage.cut(A, B);
@@ -137,6 +145,55 @@ fn a_paused_service_is_left_alone_until_it_is_resumed() {
     });
     let history = said(&stage.tiebreak(A, "history", &["--json"]));
     assert!(history.contains("\"pause\"") && history.contains("\"resume\""), "{history}");
+}
+
+/// Shows: the doctor finds nothing wrong with a cluster that works, and tells the true cause of what does not: a node that
+/// is down, a key that is not the pinned one, times that do not fit.
+#[test]
+fn the_doctor_tells_the_true_cause() {
+    let mut stage = Stage::start(Choice::hooks(&["promote", "demote"]));
+    let doctor = |stage: &Stage| {
+        let output = stage.tiebreak(A, "doctor", &["--json", "--timeout", "10s"]);
+        let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+        let found: Vec<Value> =
+            lines.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+        (output.status.code(), found)
+    };
+    let about = |found: &[Value], about: &str| {
+        let finding =
+            found.iter().find(|finding| finding["about"].as_str().is_some_and(|is| is.starts_with(about)));
+        let finding = finding.unwrap_or_else(|| panic!("nothing about {about}: {found:?}"));
+        (
+            finding["verdict"].as_str().unwrap_or("").to_owned(),
+            finding["words"].as_str().unwrap_or("").to_owned(),
+        )
+    };
+    let (code, found) = doctor(&stage);
+    assert_eq!(code, Some(1), "there is no watchdog, which is doubtful: {found:?}");
+    assert_eq!(about(&found, "watchdog").0, "doubtful");
+    for what in ["times", "key", "peer b", "witness w", "clock"] {
+        let (verdict, words) = about(&found, what);
+        assert_eq!(verdict, "good", "{what}: {words}");
+    }
+    assert!(about(&found, "disk sync").1.contains("of a lease of 2s"));
+    // Another key than the pinned one answers.
+    let good = std::fs::read_to_string(stage.config(A)).expect("the file");
+    let stranger = tiebreak::Identity::generate().expect("a key").fingerprint().to_string();
+    let pinned = good.lines().filter(|line| line.starts_with("keys")).nth(1).expect("the witness's");
+    std::fs::write(stage.config(A), good.replace(pinned, &format!("keys = [\"{stranger}\"]")))
+        .expect("written");
+    let (code, found) = doctor(&stage);
+    let (verdict, words) = about(&found, "witness w");
+    assert!(code == Some(2) && verdict == "wrong" && words.contains("instead of"), "{words}");
+    std::fs::write(stage.config(A), &good).expect("written");
+    stage.kill(B);
+    let (_, found) = doctor(&stage);
+    let (verdict, words) = about(&found, "peer b");
+    assert!(verdict == "wrong" && words.contains("firewall"), "{words}");
+    let broken = good.replace("[agent.times]", "[agent.times]\ndemote = \"1m\"");
+    std::fs::write(stage.config(A), broken).expect("written");
+    let (_, found) = doctor(&stage);
+    assert!(about(&found, "configuration").1.contains("demote 60s"), "{found:?}");
 }
 
 /// Shows: a drill ends by itself, and meanwhile it is what it says.

@@ -116,7 +116,7 @@ pub struct Stage {
     choice: Choice,
     directory: TempDir,
     processes: [Option<Child>; 3],
-    http: [SocketAddr; 2],
+    http: [SocketAddr; 3],
     flows: [[Arc<Flow>; 3]; 3],
     _relays: Vec<Relay>,
     _network: Network,
@@ -178,7 +178,7 @@ impl Stage {
         let flows: [[Arc<Flow>; 3]; 3] = Default::default();
         let mut relays = Vec::new();
         let listen = [free_udp(), free_udp(), free_udp()];
-        let http = [free_tcp(), free_tcp()];
+        let http = [free_tcp(), free_tcp(), free_tcp()];
         let keys = NAMES.map(|name| {
             let key = directory.path().join(format!("{name}.pem"));
             Identity::create(&key).expect("a key").fingerprint().to_string()
@@ -220,10 +220,10 @@ impl Stage {
             fs::write(directory.path().join(format!("{name}.toml")), text).expect("written");
         }
         let witness = format!(
-            "node = \"w\"\nkey = \"w.pem\"\nstate = \"w\"\nlisten = [\"{}\"]\nkeep_alive = \"{}\"\n[[cluster]]\n\
+            "node = \"w\"\nkey = \"w.pem\"\nstate = \"w\"\nlisten = [\"{}\"]\nkeep_alive = \"{}\"\nhttp = \"{}\"\n[[cluster]]\n\
              name = \"orders\"\n[[cluster.replica]]\nnode = \"a\"\nkeys = [\"{}\"]\n[[cluster.replica]]\nnode = \"b\"\n\
              keys = [\"{}\"]\n",
-            listen[W], choice.keep_alive, keys[A], keys[B]
+            listen[W], choice.keep_alive, http[W], keys[A], keys[B]
         );
         fs::write(directory.path().join("w.toml"), witness).expect("written");
         let stage = Stage {

@@ -237,6 +237,7 @@ impl Agent {
             peer,
             role: role.clone(),
             report: None,
+            measures: cluster.measures(),
             service: Service::Unclear,
             running: None,
             stepping_down: false,
@@ -442,6 +443,7 @@ impl Agent {
         self.state.send_modify(|state| {
             state.role = self.role.clone();
             state.report = self.report.clone();
+            state.measures = self.cluster.measures();
             state.service = self.supervisor.service();
             state.running = self.supervisor.running();
             state.stepping_down = self.supervisor.is_stepping_down();

@@ -80,6 +80,15 @@ pub fn load(
     Ok((replica, agent))
 }
 
+/// Where the witness with this file, which was checked before, answers monitors.
+pub fn witness_http(path: &Path) -> Option<std::net::SocketAddr> {
+    #[derive(Deserialize)]
+    struct File {
+        http: Option<std::net::SocketAddr>,
+    }
+    toml::from_str::<File>(&std::fs::read_to_string(path).ok()?).ok()?.http
+}
+
 /// Checks the text of a file.
 ///
 /// # Errors
