@@ -197,13 +197,13 @@ fn reset(config: &Path) {
 /// the other one acts; and a clean end closes it properly (cases 6 and 9).
 #[test]
 fn the_watchdog_resets_a_machine_whose_agent_is_stopped_before_the_other_node_acts() {
-    let mut choice = Choice { lease: "4s", ..Choice::default() };
+    let mut choice = Choice { lease: "8s", ..Choice::default() };
     choice.agent =
-        "watchdog = \"required\"\nwatchdog_device = \"watchdog-NODE\"\nwatchdog_timeout = \"1s\"".into();
+        "watchdog = \"required\"\nwatchdog_device = \"watchdog-NODE\"\nwatchdog_timeout = \"3s\"".into();
     let mut stage = Stage::prepare(choice);
     let machines = [A, B].map(|node| {
         let pipe = stage.place(&format!("watchdog-{}", crate::stage::NAMES[node]));
-        Machine::new(&pipe, Duration::from_secs(1), stage.place("acts"), stage.config(node))
+        Machine::new(&pipe, Duration::from_secs(3), stage.place("acts"), stage.config(node))
     });
     for node in [crate::stage::W, A, B] {
         stage.run(node);
@@ -234,7 +234,7 @@ fn a_configuration_whose_times_cannot_be_met_is_refused_with_the_sums() {
     let output = stage.tiebreak(A, "agent", &["--check-config"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        !output.status.success() && told.contains("demote 5s + kill 200ms + margin 100ms = 5.3s"),
+        !output.status.success() && told.contains("demote 5s + kill 300ms + margin 150ms = 5.45s"),
         "{told}"
     );
     let choice = Choice {

@@ -290,9 +290,9 @@ impl Agent {
 
 /// Another process stops this one and lets it go on: so it ends whatever happens to the operator's terminal.
 fn freeze(span: Duration) -> std::io::Result<()> {
-    use std::os::unix::process::CommandExt;
-    let mut helper = std::process::Command::new("/proc/self/exe");
+    let mut helper = tokio::process::Command::new("/proc/self/exe");
     helper.args(["freeze", "--pid", &std::process::id().to_string()]);
     helper.args(["--for-ms", &span.as_millis().to_string()]).process_group(0);
-    helper.stdin(std::process::Stdio::null()).spawn().map(|_| ())
+    // Nobody waits for it here: the runtime does, when it has ended.
+    helper.stdin(std::process::Stdio::null()).spawn().map(drop)
 }

@@ -41,7 +41,7 @@ impl RunAgent {
 #[derive(Args, Debug)]
 #[command(
     after_help = "The command gets TIEBREAK_TOKEN and the other variables of the hooks. When this node may act no longer, \
-                  its whole process group (and cgroup, where one can be made) gets SIGTERM, then SIGKILL."
+                  its whole process group (and cgroup, where one can be made) gets SIGTERM, then SIGKILL. One that ends by itself has failed: it is handed over, or started again after ever longer pauses."
 )]
 pub struct RunCommand {
     /// The replica's configuration file; an [agent] table is optional
