@@ -158,7 +158,8 @@ fn group_number(known: &str, group: &str) -> Option<u32> {
     lines.find(|fields| fields.first() == Some(&group))?.get(2)?.parse().ok()
 }
 
-/// Listens there. Has to be called while the process has one thread: the mask for new files is changed for a moment.
+/// Listens there. The mask for new files is narrower for a moment, so that nobody can open the socket before its mode is
+/// set; a file that another thread makes in that moment is for fewer people than it could be.
 ///
 /// # Errors
 /// If it cannot be bound.

@@ -73,7 +73,9 @@ impl Supervisor {
             Hook::Paired => wanted == Wanted::Lead && self.wanted_mode() == Mode::Both,
             Hook::Follow => matches!(wanted, Wanted::Follow(_)),
             Hook::Check | Hook::OnEvent => match (wanted, self.service) {
-                (Wanted::Lead, Service::Leads(mode)) => mode == self.wanted_mode() || now < self.pause_until,
+                (Wanted::Lead, Service::Leads(mode)) => {
+                    mode == self.wanted_mode() && !self.unsure || now < self.pause_until
+                }
                 (Wanted::Lead, _) | (_, Service::Leads(_) | Service::Unclear) => false,
                 (Wanted::Follow(leader), service) => {
                     service == Service::Follows(leader) || now < self.pause_until
@@ -104,8 +106,11 @@ impl Supervisor {
         let in_sync = !self.plan.has(Hook::Check)
             || self.checked.is_some_and(|checked| checked.well && checked.in_sync);
         let is_both = self.service == Service::Leads(Mode::Both);
-        // Before the term is opened for the peer, nothing may be acknowledged alone any more.
-        if leads.peer && in_sync && (leads.may_offer || is_both) { Mode::Both } else { Mode::Alone }
+        // Before the term is opened for the peer, nothing may be acknowledged alone any more; nor while it is not known
+        // whether the offer was taken, which opens it.
+        let offered = is_both && self.calling == Some(Call::Offer);
+        let may_open = leads.peer && in_sync && (leads.may_offer || is_both);
+        if offered || may_open { Mode::Both } else { Mode::Alone }
     }
 
     pub(super) fn service_leads(&self) -> bool {
@@ -136,7 +141,9 @@ impl Supervisor {
             return;
         }
         match (self.wanted(now), self.service) {
-            (Wanted::Lead, Service::Leads(mode)) if mode != self.wanted_mode() && now >= self.pause_until => {
+            (Wanted::Lead, Service::Leads(mode))
+                if (mode != self.wanted_mode() || self.unsure) && now >= self.pause_until =>
+            {
                 self.switch_mode(now, actions);
             }
             (Wanted::Lead, Service::Leads(_)) => self.at_leisure(now, actions),
@@ -198,6 +205,9 @@ impl Supervisor {
             Mode::Alone => Hook::Solo,
         };
         if self.plan.has(hook) {
+            // From here on it may acknowledge alone, whatever becomes of the hook.
+            self.service = Service::Leads(Mode::Alone);
+            self.unsure = true;
             self.run(now, hook, Reason::Right, now + self.plan.times.switch, actions);
         } else {
             self.acknowledges(now, mode);

@@ -197,6 +197,8 @@ pub struct Supervisor {
     pause_until: Moment,
     offer_at: Moment,
     promoted_at: Moment,
+    /// A hook that changes how it acknowledges was begun and has not succeeded since: nobody knows which it is.
+    unsure: bool,
     /// Since when it acknowledges by both.
     both_since: Moment,
     /// Since when the present offer is known.
@@ -241,6 +243,7 @@ impl Supervisor {
             pause_until: Moment::default(),
             offer_at: Moment::default(),
             promoted_at: Moment::default(),
+            unsure: false,
             both_since: Moment::default(),
             offered_since: Moment::default(),
             fenced: None,
@@ -404,13 +407,18 @@ impl Supervisor {
             Hook::Promote => {
                 self.service = Service::Leads(self.promoted_as);
                 self.promoted_at = now;
+                self.unsure = false;
                 self.both_since = now;
                 self.check_now(now);
                 self.failed_checks = 0;
             }
             Hook::Demote if good && self.killing.is_none() => self.rests(),
             Hook::Demote => self.kill_due = self.killing.is_none(),
-            Hook::Solo | Hook::Paired if !good => self.pause_until = now + self.plan.times.retry_min,
+            Hook::Solo | Hook::Paired if !good => {
+                if !task.killed || now >= task.deadline {
+                    self.pause_until = now + self.plan.times.retry_min;
+                }
+            }
             Hook::Solo => self.acknowledges(now, Mode::Alone),
             Hook::Paired => self.acknowledges(now, Mode::Both),
             Hook::Follow => {
@@ -478,6 +486,7 @@ impl Supervisor {
 
     fn acknowledges(&mut self, now: Moment, mode: Mode) {
         self.service = Service::Leads(mode);
+        self.unsure = false;
         self.both_since = now;
         self.check_now(now);
     }

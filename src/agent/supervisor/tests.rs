@@ -288,6 +288,52 @@ fn it_goes_alone_by_a_hook_and_back_by_another_before_the_term_is_opened() {
 }
 
 #[test]
+fn while_an_offer_is_out_nothing_is_acknowledged_alone_again() {
+    let mut rig = Rig::leading(&EVERY, Right::Solo);
+    rig.ran(Hook::Check);
+    let mut solo = leads(Right::Solo, Some(Moment::FOREVER));
+    solo.may_offer = true;
+    rig.votes(Some(solo), None);
+    rig.done(Hook::Check, 0);
+    rig.ran(Hook::Paired);
+    rig.now = rig.now + SECOND;
+    rig.done(Hook::Paired, 0);
+    rig.ran(Hook::Check);
+    rig.done(Hook::Check, 0);
+    assert_eq!(rig.next(), Action::Call(Call::Offer));
+    // The peer is gone, and the voter, whose disk is slow, has not looked at the offer yet.
+    (solo.may_offer, solo.peer) = (false, false);
+    rig.votes(Some(solo), None);
+    rig.nothing();
+    rig.input(Input::Called(Call::Offer, Err("the link is over".into())));
+    rig.ran(Hook::Solo);
+}
+
+#[test]
+fn a_change_that_was_cut_short_counts_as_acknowledging_alone_until_it_is_made_again() {
+    let mut rig = Rig::leading(&EVERY, Right::Paired);
+    rig.ran(Hook::Check);
+    rig.done(Hook::Check, 0);
+    let mut solo = leads(Right::Solo, Some(Moment::FOREVER));
+    solo.peer = false;
+    rig.votes(Some(solo), None);
+    rig.ran(Hook::Solo);
+    // The peer is back before it has ended; what it has done by then is not known.
+    (solo.peer, solo.may_offer) = (true, true);
+    rig.votes(Some(solo), None);
+    assert_eq!(rig.next(), Action::KillHook);
+    rig.nothing();
+    rig.input(Input::Done(Hook::Solo, Outcome::Signal(9)));
+    rig.ran(Hook::Paired);
+    rig.nothing();
+    rig.now = rig.now + SECOND;
+    rig.done(Hook::Paired, 0);
+    rig.ran(Hook::Check);
+    rig.done(Hook::Check, 0);
+    assert_eq!(rig.next(), Action::Call(Call::Offer));
+}
+
+#[test]
 fn a_standby_joins_only_after_a_check_that_began_when_the_offer_was_there() {
     let mut rig = Rig::at_rest(&EVERY);
     rig.votes(None, Some("b"));
