@@ -10,6 +10,8 @@
 mod decide;
 mod hook;
 #[cfg(test)]
+mod storm_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;

@@ -202,6 +202,12 @@ impl Source<'_> {
                 return Err(self.error(span, what, Some(help.into())));
             }
         }
+        if hooks.contains_key(&Hook::Solo) != hooks.contains_key(&Hook::Paired) {
+            let what = "one of the hooks `solo` and `paired` is missing";
+            let help =
+                "a service that is told when it may acknowledge alone has to be told when it may no longer";
+            return Err(self.error(span, what, Some(help.into())));
+        }
         Ok(hooks)
     }
 
