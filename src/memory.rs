@@ -169,9 +169,11 @@ impl Own<'_> {
         }
         let known = self.remembers.filter(|known| known.voter == from.voter).copied();
         let knows_other_life = hello.remembers.is_some() && claim.is_none();
-        if let Some(known) = known.filter(|_| !knows_other_life) {
+        if let Some(known) = known {
             let theirs = ratchet(claim);
             let older_life = known.boot > from.boot || known.term > from.term;
+            // What it said of itself counts whomever it has in mind; how many links it has had does not.
+            let links = links && !knows_other_life;
             let fits = theirs.common(known.ratchet).is_some();
             let older_link = !fits && theirs.farthest() < Ratchet::links(known.ratchet.current);
             if (lives && older_life) || (links && older_link) {

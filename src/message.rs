@@ -243,6 +243,8 @@ pub enum Request {
         /// The nonce of the link between witness and leader.
         nonce: u64,
     },
+    /// Whoever dialled, as its first words on the link: "I keep what the greeting changed." (§7)
+    Linked,
     /// Anyone whose key is pinned: "how are you?"
     Status,
 }
@@ -315,6 +317,8 @@ pub enum Reply {
         /// Of the request.
         nonce: u64,
     },
+    /// To `Linked`: so do I.
+    Linked,
     /// To `Status`.
     Status(Box<Report>),
     /// No, and why. A refusal changes nothing.

@@ -150,6 +150,17 @@ impl std::fmt::Debug for Voters {
     }
 }
 
+/// What waits for a voter.
+#[derive(Debug)]
+enum Arrival {
+    Asked(Box<Waiting>),
+    /// A connection is over.
+    Over {
+        cluster: ClusterName,
+        link: LinkId,
+    },
+}
+
 /// A request that waits for its voter.
 #[derive(Debug)]
 struct Waiting {
@@ -248,12 +259,19 @@ impl Voters {
         Ok(Voters { ledger, of, links: HashMap::new(), figures: Arc::default() })
     }
 
-    async fn run(mut self, mut waiting: mpsc::Receiver<Waiting>) -> Result<(), WitnessError> {
+    async fn run(mut self, mut waiting: mpsc::Receiver<Arrival>) -> Result<(), WitnessError> {
         while let Some(first) = waiting.recv().await {
             let mut sealed = Vec::new();
             let mut next = Some(first);
-            while let Some(request) = next {
-                sealed.push(self.handle(request)?);
+            while let Some(arrival) = next {
+                match arrival {
+                    Arrival::Asked(request) => sealed.push(self.handle(*request)?),
+                    Arrival::Over { cluster, link } => {
+                        if let Some((_, voter)) = self.of.get_mut(&cluster) {
+                            voter.link_down(link);
+                        }
+                    }
+                }
                 next = waiting.try_recv().ok();
             }
             let proof = if self.ledger.waits() {
@@ -346,7 +364,7 @@ impl Outgoing {
     }
 }
 
-async fn accept(endpoint: Endpoint, seats: Arc<HashMap<Fingerprint, Seat>>, queue: mpsc::Sender<Waiting>) {
+async fn accept(endpoint: Endpoint, seats: Arc<HashMap<Fingerprint, Seat>>, queue: mpsc::Sender<Arrival>) {
     let mut links = 0;
     while let Some(connection) = endpoint.accept().await {
         links += 1;
@@ -359,12 +377,14 @@ async fn accept(endpoint: Endpoint, seats: Arc<HashMap<Fingerprint, Seat>>, queu
         tokio::spawn(async move {
             let why = serve(&connection, link, seat, &queue).await;
             connection.close(CloseCode::MISBEHAVED, &why);
+            // If the queue is gone, so is the voter.
+            let _ = queue.send(Arrival::Over { cluster: seat.cluster, link }).await;
         });
     }
 }
 
 /// Requests of one connection, one after the other. What ended it.
-async fn serve(connection: &Connection, link: LinkId, seat: Seat, queue: &mpsc::Sender<Waiting>) -> String {
+async fn serve(connection: &Connection, link: LinkId, seat: Seat, queue: &mpsc::Sender<Arrival>) -> String {
     let mut is_link = false;
     loop {
         let (bytes, responder) = match connection.next_request().await {
@@ -404,7 +424,7 @@ async fn serve(connection: &Connection, link: LinkId, seat: Seat, queue: &mpsc::
         let (linked, told) = oneshot::channel();
         let connection = connection.clone();
         let waiting = Waiting { seat, connection, link, from, request, responder, linked };
-        if queue.send(waiting).await.is_err() {
+        if queue.send(Arrival::Asked(Box::new(waiting))).await.is_err() {
             return "the witness is stopped".into();
         }
         match told.await {

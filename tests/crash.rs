@@ -331,7 +331,7 @@ fn a_copy_that_is_damaged_is_warned_of_once_with_file_place_and_remedy() {
         (1, "header", "copy=2 of 2 "),
         (4, "count of slots", "copy=1 of 2 "),
         (7, "vote in slot 1", "copy=2 of 2 "),
-        (8, "vote in slot 1", "copy=1 of 2, of an earlier one "),
+        (8, "vote in slot 1", "copy=1 of 2, of the other generation "),
     ];
     for (block, what, copy) in places {
         for unreadable in [false, true] {
@@ -344,8 +344,23 @@ fn a_copy_that_is_damaged_is_warned_of_once_with_file_place_and_remedy() {
             }
             assert!(warning.contains("Nothing to do if it happens once"), "{warning}");
             assert!(warning.contains("is dying: replace it"), "{warning}");
-            assert_eq!(warnings(&disk), Vec::<String>::new(), "it was written again");
+            assert_eq!(warnings(&disk), Vec::<String>::new(), "it was mended");
         }
+    }
+}
+
+#[test]
+fn both_copies_of_a_generation_are_not_called_harmless() {
+    let (disk, ledger, _) = ledger_at(4);
+    drop(ledger);
+    damage(&disk, 6, false);
+    damage(&disk, 7, true);
+    let heard = warnings(&disk);
+    let [warning] = &heard[..] else { panic!("{heard:?}") };
+    let parts =
+        ["ledger", "blocks=6 and 7", "both copies", "vote in slot 1", "After a power cut", "init --blank"];
+    for part in parts {
+        assert!(warning.contains(part), "{warning:?} lacks {part:?}");
     }
 }
 

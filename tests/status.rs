@@ -1,91 +1,18 @@
 //! `tiebreak status` against a real cluster: the exit code, the table, the JSON, and the words.
 #![allow(clippy::disallowed_methods, reason = "the deadline of a test")]
 
-use std::net::UdpSocket;
+mod three;
+
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use tiebreak::config::{
-    ClusterConfig, OtherConfig, OwnConfig, ReplicaConfig, ReplicaKeys, WhenAlone, WitnessConfig,
-};
 use tiebreak::ids::Position;
-use tiebreak::{Cluster, Fingerprint, Identity, Role, WitnessNode};
+use tiebreak::message::Kind;
+use tiebreak::{Cluster, Role, WitnessNode};
 use tokio::sync::oneshot;
 
-const NODES: [&str; 3] = ["a", "b", "w"];
-
-struct Setup {
-    directory: tempfile::TempDir,
-    keys: Vec<Fingerprint>,
-    addresses: Vec<std::net::SocketAddr>,
-}
-
-impl Setup {
-    fn new() -> Setup {
-        let directory = tempfile::tempdir().expect("a directory");
-        let key =
-            |node: &str| Identity::create(&directory.path().join(format!("{node}.pem"))).expect("a key");
-        let keys = NODES.iter().map(|node| key(node).fingerprint()).collect();
-        let sockets: Vec<_> = NODES.iter().map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port")).collect();
-        let addresses = sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect();
-        Setup { directory, keys, addresses }
-    }
-
-    fn own(&self, i: usize) -> OwnConfig {
-        OwnConfig {
-            node: NODES[i].parse().expect("a name"),
-            key: self.directory.path().join(format!("{}.pem", NODES[i])),
-            state: self.directory.path().join(NODES[i]),
-            listen: vec![self.addresses[i]],
-            keep_alive: Duration::from_secs(1),
-        }
-    }
-
-    fn other(&self, i: usize) -> OtherConfig {
-        OtherConfig {
-            node: NODES[i].parse().expect("a name"),
-            addresses: vec![self.addresses[i].to_string().parse().expect("an address")],
-            keys: vec![self.keys[i]],
-        }
-    }
-
-    fn replica(&self, i: usize) -> ReplicaConfig {
-        ReplicaConfig {
-            own: self.own(i),
-            cluster: "orders".parse().expect("a name"),
-            lease: Duration::from_secs(2),
-            solo_after: Some(Duration::from_secs(1)),
-            when_alone: WhenAlone::Continue,
-            peer: self.other(1 - i),
-            witness: self.other(2),
-        }
-    }
-
-    fn witness(&self) -> WitnessConfig {
-        let seat =
-            |i: usize| ReplicaKeys { node: NODES[i].parse().expect("a name"), keys: vec![self.keys[i]] };
-        let name = "orders".parse().expect("a name");
-        WitnessConfig {
-            strict_boot: false,
-            own: self.own(2),
-            clusters: vec![ClusterConfig { name, replicas: [seat(0), seat(1)] }],
-        }
-    }
-
-    /// The file from which `status` is asked: of replica `a`.
-    fn file(&self) -> std::path::PathBuf {
-        let path = self.directory.path().join("a.toml");
-        let text = format!(
-            "cluster = \"orders\"\nnode = \"a\"\nkey = \"a.pem\"\nstate = \"a\"\nlisten = [\"{}\"]\n\
-             [peer]\nnode = \"b\"\naddresses = [\"{}\"]\nkeys = [\"{}\"]\n\
-             [witness]\nnode = \"w\"\naddresses = [\"{}\"]\nkeys = [\"{}\"]\n",
-            self.addresses[0], self.addresses[1], self.keys[1], self.addresses[2], self.keys[2]
-        );
-        std::fs::write(&path, text).expect("written");
-        path
-    }
-}
+use three::{A, Setup};
 
 /// Offers when it leads, joins when it follows: a data layer with nothing in it.
 async fn serve(cluster: Cluster, stop: oneshot::Receiver<()>) {
@@ -141,14 +68,11 @@ async fn until(file: &Path, code: i32) -> (String, serde_json::Value) {
 #[tokio::test]
 async fn status_tells_well_degraded_leaderless_and_unknown_apart() {
     let setup = Setup::new();
-    let file = setup.file();
+    let file = setup.file(A);
     let (_, json) = until(&file, 3).await;
     assert_eq!(json["verdict"], "unknown");
 
-    tiebreak::init(&setup.replica(0), tiebreak::Start::Found(tiebreak::message::Kind::Replicated))
-        .expect("made");
-    tiebreak::init(&setup.replica(1), tiebreak::Start::Blank).expect("made");
-    tiebreak::init_witness(&setup.witness()).expect("made");
+    setup.init(Kind::Replicated);
     let (stop_w, stopped) = oneshot::channel::<()>();
     let witness = WitnessNode::open(&setup.witness()).expect("opens");
     let witness = tokio::spawn(witness.run(async {

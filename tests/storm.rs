@@ -7,11 +7,13 @@
 //! ```
 //!
 //! `TIEBREAK_STORM_SEED` repeats a schedule; without it each run draws a new one. The processes and the machine are as
-//! they are, so the same schedule need not meet the same moment again. Every round is a stretch of faults, then
-//! healing, then the questions: there is a leader within a bounded time; every acknowledged write is there; no
-//! two nodes acknowledged in one term or after a later one; reads were those of one register; the tokens of those who
-//! wrote to the protected resource rose. Wall clocks are stepped where libfaketime is installed (`apt-get install
-//! libfaketime`), disks are filled where this process may mount.
+//! they are, so the same schedule need not meet the same moment again. A storm that fails keeps logs, states and a
+//! journal of what it did; one that passes only if `TIEBREAK_STORM_KEEP` is set.
+//!
+//! Every round is a stretch of faults, then healing, then the questions: there is a leader within a bounded time; every
+//! acknowledged write is there; no two nodes acknowledged in one term or after a later one; reads were those of one
+//! register; the tokens of those who wrote to the protected resource rose. Wall clocks are stepped where libfaketime is
+//! installed (`apt-get install libfaketime`), disks are filled where this process may mount.
 
 #![allow(unreachable_pub, reason = "modules of one program")]
 
@@ -258,6 +260,9 @@ fn no_storm_breaks_a_promise() {
     });
     drop(storm);
     match told {
+        Ok(()) if std::env::var_os("TIEBREAK_STORM_KEEP").is_some() => {
+            println!("kept in {}", directory.display());
+        }
         Ok(()) => drop(fs::remove_dir_all(&directory)),
         Err(wrong) => panic!("{wrong}"),
     }

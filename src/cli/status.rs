@@ -15,7 +15,7 @@ use crate::config::{NodeConfig, OtherConfig, ReplicaConfig};
 use crate::edge::identity::Identity;
 use crate::edge::quic::{Connection, Endpoint, HostPort, Pins, Timing};
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, NodeId, Term, Token, VoterId};
-use crate::message::{Part, Refusal, Reply, Report, Request, RoleName, Sender, Standing};
+use crate::message::{Kind, Part, Refusal, Reply, Report, Request, RoleName, Sender, Standing};
 use crate::wire;
 
 /// All three are well.
@@ -52,6 +52,9 @@ pub struct Status {
 #[derive(Serialize, Debug)]
 struct Picture {
     cluster: ClusterName,
+    /// What it protects, as a full member says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<Kind>,
     verdict: &'static str,
     exit_code: u8,
     why: Vec<String>,
@@ -205,6 +208,11 @@ fn witness_troubles(nodes: &[Asked]) -> Vec<String> {
     troubles
 }
 
+/// Refusals that do not pass by themselves: an operator has to know of them, whoever leads.
+fn is_about_a_state(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Restored { .. } | Refusal::Copied { .. } | Refusal::Banned { .. })
+}
+
 /// What the answers mean together.
 fn judge(cluster: ClusterName, nodes: Vec<Asked>) -> Picture {
     let mut why = Vec::new();
@@ -221,12 +229,34 @@ fn judge(cluster: ClusterName, nodes: Vec<Asked>) -> Picture {
             why.push(format!("{} is blank; it counts when a leader has taken it in", asked.node));
         }
         if let Standing::Resyncing(_) = report.standing {
-            why.push(format!("{} is copying from its leader", asked.node));
+            why.push(format!("{} is copying from its leader, and holds nothing complete", asked.node));
+        }
+        if report.standing == Standing::Unvalidated {
+            why.push(format!("{}: {}", asked.node, Refusal::Unvalidated));
+        }
+        if let Some((by, refusal)) = report.refused
+            && is_about_a_state(&refusal)
+        {
+            let words = match asked.part {
+                Part::Replica => format!("{} and {by}: {refusal}", asked.node),
+                Part::Witness => format!("{} refused {by}: {refusal}", asked.node),
+            };
+            why.push(words);
         }
     }
+    let kind =
+        reports().find(|(_, report)| report.standing != Standing::Blank).map(|(_, report)| report.kind);
     let exit_code = match leader {
         Some((asked, report)) => {
             match report.role {
+                RoleName::Solo if kind == Some(Kind::Leadership) => why.push(format!(
+                    "{} leads alone until the other replica has joined",
+                    asked.node
+                )),
+                RoleName::Blocked if kind == Some(Kind::Leadership) => why.push(format!(
+                    "{} leads by a lease of one other voter: the other replica has not joined its term",
+                    asked.node
+                )),
                 RoleName::Solo => why.push(format!(
                     "{} goes on alone: what it acknowledges has one copy until the other replica has joined",
                     asked.node
@@ -261,6 +291,7 @@ fn judge(cluster: ClusterName, nodes: Vec<Asked>) -> Picture {
         for (asked, report) in reports() {
             if let Some((by, refusal)) = report.refused
                 && !matches!(refusal, Refusal::Crossing | Refusal::Void | Refusal::Busy { .. })
+                && !is_about_a_state(&refusal)
                 && asked.part == Part::Replica
                 && report.leader.is_none()
             {
@@ -275,11 +306,15 @@ fn judge(cluster: ClusterName, nodes: Vec<Asked>) -> Picture {
         NO_LEADER => "no leader",
         _ => "unknown",
     };
-    Picture { cluster, verdict, exit_code, why, nodes }
+    Picture { cluster, kind, verdict, exit_code, why, nodes }
 }
 
 fn print(picture: &Picture, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "cluster {}: {}", picture.cluster, picture.verdict)?;
+    let kind = match picture.kind {
+        Some(Kind::Leadership) => " (leadership)",
+        _ => "",
+    };
+    writeln!(out, "cluster {}{kind}: {}", picture.cluster, picture.verdict)?;
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(["node", "role", "term", "token", "lease", "holds", "position", "sees"]);
@@ -290,10 +325,12 @@ fn print(picture: &Picture, out: &mut impl Write) -> io::Result<()> {
         };
         let role = match report.role {
             RoleName::Witness if report.standing == Standing::Blank => "witness, blank",
+            RoleName::Witness if report.standing == Standing::Unvalidated => "witness, not validated",
             RoleName::Witness => "witness",
             RoleName::Follower if report.standing == Standing::Blank => "blank",
             RoleName::Follower => "follower",
             RoleName::Candidate => "candidate",
+            RoleName::Blocked if report.kind == Kind::Leadership => "leads",
             RoleName::Blocked => "leads, blocked",
             RoleName::Paired => "leads, paired",
             RoleName::Solo => "leads, solo",
@@ -333,7 +370,7 @@ fn in_two(token: Token) -> String {
 mod tests {
     use super::*;
     use crate::ids::Position;
-    use crate::message::{Adoption, Kind, OtherReport, Word};
+    use crate::message::{Adoption, OtherReport, Word};
     use crate::time::Millis;
 
     fn report(role: RoleName, acts: bool) -> Report {

@@ -244,7 +244,11 @@ impl Links {
                 // The actor is gone.
                 _ = async { while live.changed().await.is_ok() {} } => break,
             };
-            let Some(connection) = connection else { break };
+            let Some(connection) = connection else {
+                // It listens nowhere, and only dials.
+                while live.changed().await.is_ok() {}
+                break;
+            };
             if self.is_isolated() {
                 connection.close(CloseCode::LEAVING, "this node is cut off on purpose");
                 continue;

@@ -34,6 +34,7 @@ impl Replica {
         }
         self.ballot.heard(link, Part::Replica, from)?;
         match request {
+            Request::Linked => Ok(Reply::Linked),
             Request::PreVote(candidacy) => {
                 self.may_grant(now, from.voter, candidacy)?;
                 Ok(Reply::PreVoted { term: candidacy.term })
@@ -276,6 +277,11 @@ impl Replica {
         if let Err(refusal) = self.ballot.link_up(link, from, hello, dialled, fresh) {
             self.refused = Some((from.voter.node, refusal));
             return Err(refusal);
+        }
+        self.refused = self.refused.filter(|(node, _)| *node != from.voter.node);
+        if dialled {
+            // An idle link, too, leaves no doubt about what its two ends have agreed.
+            asks.push(Ask { link, part, request: Request::Linked });
         }
         if let Some(earlier) = earlier {
             self.link_over(now, earlier);

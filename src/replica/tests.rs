@@ -160,8 +160,19 @@ fn renew(term: u32) -> Request {
     Request::Renew { term: Term(term), sequence: 1, lease: Millis(2000) }
 }
 
+/// What it asks, beside the words with which a link begins.
 fn asked(step: &Step) -> Vec<Request> {
-    step.outputs.asks.iter().map(|ask| ask.request).collect()
+    let requests = step.outputs.asks.iter().map(|ask| ask.request);
+    requests.filter(|request| *request != Request::Linked).collect()
+}
+
+#[test]
+fn whoever_dialled_says_at_once_that_it_keeps_what_the_greeting_changed() {
+    let mut world = World::settled(member(), Rules::KEPT);
+    let step = world.link_witness();
+    assert_eq!(step.outputs.asks[0].request, Request::Linked);
+    assert!(step.record.is_some_and(|record| record.remembers[1].is_some()), "it is durable before");
+    assert_eq!(world.peer_says(5, Request::Linked), Reply::Refused(Refusal::Void), "not without a greeting");
 }
 
 #[test]

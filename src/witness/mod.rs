@@ -11,6 +11,8 @@
 //! Only a leadership cluster, which has no data, has it promise leases (`lease.rs`).
 
 mod lease;
+#[cfg(feature = "testing")]
+mod normal;
 
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, VoterId};
 use crate::memory::{Finding, Greeting, Own, ban};
@@ -207,6 +209,13 @@ impl Witness {
         Step { record: (self.record != before).then_some(self.record), sender: self.sender(), reply }
     }
 
+    /// A connection is over. Until then another greeting of the same life may be that of a second copy.
+    pub fn link_down(&mut self, id: LinkId) {
+        for link in &mut self.links {
+            *link = link.filter(|link| link.id != id);
+        }
+    }
+
     fn answer(&mut self, now: Moment, call: &Call) -> Result<Reply, Refusal> {
         let Call { link, from, request, fresh } = call;
         match request {
@@ -230,6 +239,9 @@ impl Witness {
         from: &Sender,
         request: &Request,
     ) -> Result<Reply, Refusal> {
+        if *request == Request::Linked {
+            return Ok(Reply::Linked);
+        }
         if let Request::Admit { term, kind, adoption, solo, longest_lease } = request {
             let reply = self.admit(from, *term, *kind, *adoption, *solo, *longest_lease)?;
             self.leases = Leases::started(now, &self.record, self.rules);
@@ -379,6 +391,7 @@ impl Witness {
         self.record.remembers[place] =
             Some(Remembered { took_part: Term::ZERO, position: Position(0), ..remember });
         self.greetings[place] = Some(greeting);
+        self.refused = self.refused.filter(|(node, _)| *node != from.voter.node);
         ban(&mut self.record.banned, &hello.banned);
         #[allow(clippy::cast_possible_truncation, reason = "the upper half of 128 bits is 64 bits")]
         let nonce = (fresh >> 64) as u64;

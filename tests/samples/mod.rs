@@ -18,9 +18,9 @@ macro_rules! variants {
 }
 
 variants!(REQUESTS, request_name, Request:
-    Hello PreVote Vote Confirm Offer Joined Renew Release Adopt Admit Validate Vouch Status);
+    Hello PreVote Vote Confirm Offer Joined Renew Release Adopt Admit Validate Vouch Linked Status);
 variants!(REPLIES, reply_name, Reply:
-    Hello PreVoted Voted Confirmed Offered Settled Renewed Released Adopted Admitted Validated Vouched Status Refused
+    Hello PreVoted Voted Confirmed Offered Settled Renewed Released Adopted Admitted Validated Vouched Linked Status Refused
     Versions);
 variants!(REFUSALS, refusal_name, Refusal:
     Stale TermSpent Behind LeaseRuns Sole Busy HoldOff Blank Resyncing HoldsNothing OtherWitness OtherCluster Void
@@ -125,6 +125,7 @@ pub fn requests() -> Vec<Request> {
         },
         Request::Validate { term, solo: true, nonce: 2 },
         Request::Vouch { term, nonce: 2 },
+        Request::Linked,
         Request::Status,
     ]
 }
@@ -221,6 +222,7 @@ pub fn replies() -> Vec<Reply> {
         Reply::Admitted { term },
         Reply::Validated { term },
         Reply::Vouched { term, nonce: 2 },
+        Reply::Linked,
         Reply::Status(Box::new(fullest_report())),
         Reply::Versions { lowest: 1, highest: 2 },
     ];

@@ -19,6 +19,10 @@ use crate::dice::Dice;
 use crate::history::{History, Operation};
 
 const WRITERS: usize = 4;
+/// One in so many turns of a reader asks for a late write to the resource instead: the lease is checked at once, and the
+/// write leaves so much later.
+const TURNS_PER_LATE_WRITE: u64 = 60;
+const LATE_MS_MAX: u64 = 3000;
 /// Few, so that reads and writes meet.
 const KEYS: u64 = 8;
 /// What takes longer has an unknown outcome.
@@ -170,6 +174,10 @@ impl Client {
     }
 
     fn read(&mut self, stream: &mut Option<TcpStream>, at: usize) -> io::Result<()> {
+        if self.dice.between(1, TURNS_PER_LATE_WRITE) == 1 {
+            let late = json!({ "TouchAfter": { "millis": self.dice.between(0, LATE_MS_MAX) } });
+            return self.exchange(stream, at, &late).map(drop);
+        }
         let key = self.dice.between(0, KEYS - 1);
         let start = Clock.now().0;
         let answer = self.exchange(stream, at, &json!({ "Get": { "key": format!("k{key}") } }))?;

@@ -119,10 +119,10 @@ impl World {
                 assert_eq!(self.calling.replace(*call), None, "seed {seed}: calls overlap");
                 match call {
                     Call::Release => {
-                        assert!(!self.may_act, "seed {seed}: gives the lease back while it may act")
+                        assert!(!self.may_act, "seed {seed}: gives the lease back while it may act");
                     }
                     Call::Offer => {
-                        assert!(!self.may_be_alone, "seed {seed}: offers while it acknowledges alone")
+                        assert!(!self.may_be_alone, "seed {seed}: offers while it acknowledges alone");
                     }
                     _ => {}
                 }

@@ -142,7 +142,7 @@ pub(super) fn warn(path: &Path, header: &Header, found: &[Found]) {
     let warn = |what: &str, copy: String, block: usize| {
         tracing::warn!(
             file = %path.display(), %copy, block,
-            "{what} is damaged; another copy is whole, so nothing is lost, and this one is written again. Nothing to \
+            "{what} is damaged; another copy is whole, so nothing is lost, and this one is mended. Nothing to \
              do if it happens once, as after a power cut; if it happens again, the disk or memory card is dying: \
              replace it"
         );
@@ -158,8 +158,18 @@ pub(super) fn warn(path: &Path, header: &Header, found: &[Found]) {
             let at = block::place(raw.generation) + copy;
             warn(&format!("a copy of {what}"), format!("{} of {COPIES}", copy + 1), first + at);
         }
+        if let [one, other] = raw.spoilt[..] {
+            tracing::warn!(
+                file = %path.display(), blocks = %format_args!("{} and {}", first + one, first + other),
+                "both copies of one generation of {what} are damaged, and the other generation is used. After a power \
+                 cut nothing is lost: nobody was told of a write that it interrupted. Without one, the newest vote may \
+                 be gone and the disk is dying: stop this node, replace the disk, move the file away and run \
+                 `tiebreak init --blank`, and a leader will take this node in"
+            );
+            continue;
+        }
         for at in &raw.spoilt {
-            let copy = format!("{} of {COPIES}, of an earlier one", at % COPIES + 1);
+            let copy = format!("{} of {COPIES}, of the other generation", at % COPIES + 1);
             warn(&format!("a copy of {what}"), copy, first + at);
         }
     }

@@ -11,6 +11,8 @@
 //! - a replica that is sole never follows and never votes.
 
 mod links;
+#[cfg(feature = "testing")]
+mod normal;
 mod witness;
 
 use crate::ids::{ClusterId, Incarnation, LinkId, Position, Term, VoterId};

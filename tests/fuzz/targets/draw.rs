@@ -197,6 +197,7 @@ impl<'a> Draw<'a> {
             10 if self.flag() => {
                 Request::Validate { term: self.term(), solo: self.flag(), nonce: u64::from(self.byte()) }
             }
+            10 if self.flag() => Request::Linked,
             10 => Request::Vouch { term: self.term(), nonce: u64::from(self.byte()) },
             _ => Request::Status,
         }

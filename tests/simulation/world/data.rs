@@ -109,6 +109,12 @@ pub(crate) struct Data {
     pub(crate) shy: bool,
     /// A resync wipes everything and copies from the start, as a base backup does.
     pub(crate) wipes: bool,
+    /// A leadership cluster protects no data: there is only a service to stop.
+    pub(crate) none: bool,
+    /// It makes so many entries durable at once, and takes so many nanoseconds for that, as a base copy would.
+    pub(crate) pace: Option<(usize, u64)>,
+    /// How much longer than usual it waits for its peer, in nanoseconds.
+    pub(crate) slack: u64,
 }
 
 const STALLED_AFTER: u64 = 400 * MS;
@@ -121,11 +127,22 @@ fn later(now: Moment, nanos: u64) -> Moment {
 }
 
 impl Data {
+    /// What is there before anything was written.
+    pub(crate) fn empty(slack: u64, none: bool) -> Data {
+        Data { slack, none, ..Data::default() }
+    }
+
+    /// A new disk.
+    pub(crate) fn lost(&self) -> Data {
+        Data { log: Vec::new(), durable: 0, ..self.clone() }.after_crash()
+    }
+
     /// What a crash leaves.
     pub(crate) fn after_crash(&self) -> Data {
         let log = self.log[..self.durable].to_vec();
         let durable = self.durable;
-        Data { log, durable, known: durable, shy: self.shy, wipes: self.wipes, ..Data::default() }
+        let Data { shy, wipes, slack, pace, none, .. } = *self;
+        Data { log, durable, known: durable, shy, wipes, slack, pace, none, ..Data::default() }
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -143,7 +160,7 @@ impl Data {
             return false;
         };
         let acts = acts_until.is_some_and(|until| now < until);
-        if !acts || resigning || self.marked != token.term() {
+        if !acts || resigning || self.none || self.marked != token.term() {
             return false;
         }
         self.log.push(Entry { term: token.term(), value });
@@ -263,6 +280,13 @@ impl Data {
     /// What is to be done now. The drain rule: call again until it is empty.
     pub(crate) fn poll(&mut self, view: &View, now: Moment) -> Vec<Act> {
         let mut acts = Vec::new();
+        if self.none {
+            match view.role {
+                RoleView::Leader { resigning: true, .. } => self.hand_over(now, 0, &mut acts),
+                _ => self.leads_no_more(),
+            }
+            return acts;
+        }
         match view.role {
             RoleView::Leader { .. } => {
                 self.copying = None;
@@ -279,7 +303,8 @@ impl Data {
         }
         if !self.stuck && !self.syncing && self.durable < self.log.len() {
             self.syncing = true;
-            acts.push(Act::Sync(self.log.len()));
+            let most = self.pace.map_or(self.log.len(), |(entries, _)| self.durable + entries);
+            acts.push(Act::Sync(most.min(self.log.len())));
         }
         acts
     }
@@ -353,7 +378,7 @@ impl Data {
         }
         if right == Right::Paired
             && !self.stalled_told
-            && self.stream.is_some_and(|stream| now > later(stream.progress, STALLED_AFTER))
+            && self.stream.is_some_and(|stream| now > later(stream.progress, STALLED_AFTER + self.slack))
         {
             self.stalled_told = true;
             self.stalled_at = self.stream.map(|stream| (stream.link, peer_has));
@@ -362,7 +387,7 @@ impl Data {
     }
 
     fn hand_over(&mut self, now: Moment, peer_has: usize, acts: &mut Vec<Act>) {
-        let by = *self.stop_by.get_or_insert(later(now, STOP_WITHIN));
+        let by = *self.stop_by.get_or_insert(later(now, STOP_WITHIN + self.slack));
         let all_there = self.known == self.log.len() && peer_has == self.log.len();
         if !self.stop_told && (all_there || now >= by) {
             self.stop_told = true;
@@ -406,7 +431,7 @@ impl Data {
         }
         if !copying.begun {
             if now >= copying.ask_again {
-                copying.ask_again = later(now, ASK_AGAIN);
+                copying.ask_again = later(now, ASK_AGAIN + self.slack);
                 acts.push(Act::Say { link: copying.link, term, body: Body::Begin });
             }
             return;

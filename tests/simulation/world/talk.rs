@@ -164,6 +164,7 @@ fn request_words(request: &Request) -> String {
             format!("Admit term {term}{}", if *solo { " confirmed" } else { "" })
         }
         Request::Validate { term, .. } => format!("Validate term {term}"),
+        Request::Linked => "Linked".into(),
         Request::Vouch { term, .. } => format!("Vouch term {term}"),
         Request::Status => "Status".into(),
     }
@@ -182,6 +183,7 @@ fn reply_words(reply: &Reply) -> String {
         Reply::Adopted { .. } => "adopted".into(),
         Reply::Admitted { term } => format!("admitted in term {term}"),
         Reply::Validated { term } => format!("validated in term {term}"),
+        Reply::Linked => "linked".into(),
         Reply::Vouched { term, .. } => format!("vouched for term {term}"),
         Reply::Status(_) => "status".into(),
         Reply::Refused(refusal) => format!("refused: {}", refusal_words(refusal)),
