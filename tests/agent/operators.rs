@@ -19,7 +19,7 @@ fn said(output: &Output) -> String {
 fn a_switchover_is_refused_with_figures_or_done_however_slow_the_demote_is() {
     let mut choice = Choice::hooks(&["promote", "demote", "check"]);
     choice.lease = "20s";
-    choice.times = "demote = \"4s\"\ncheck_every = \"200ms\"".into();
+    choice.times = "demote = \"6s\"\ncheck_every = \"200ms\"".into();
     let stage = Stage::start(choice);
     stage.until_acts(A);
     stage.on("check", A, "echo position=120 standby_position=78; code=1");

@@ -458,7 +458,14 @@ impl Stage {
         let directory = TempDir::new().expect("a directory");
         let place = directory.path().join("gate");
         tiebreak::fence::Gate::create(&place).expect("a gate");
-        let gate = tiebreak::fence::Gate::open(&place).expect("a gate");
+        // A process that another test is just starting holds the lock of the creation until it has begun.
+        let deadline = Instant::now() + DEADLINE;
+        let gate = loop {
+            match tiebreak::fence::Gate::open(&place) {
+                Ok(gate) => break gate,
+                Err(error) => assert!(Instant::now() < deadline, "a gate: {error}"),
+            }
+        };
         let mut writes = self.acts();
         // The gate syncs each token that is new to it; a run of equal ones is one of them.
         let mut refused = 0;

@@ -75,7 +75,8 @@ impl Agent {
         } else if hook != Hook::Check {
             tracing::info!(%hook, ?took, "done");
         }
-        if hook == Hook::Check {
+        // One that was killed to make way has said nothing that counts.
+        if hook == Hook::Check && matches!(outcome, Outcome::Code(_)) {
             self.said = said;
         }
         self.apply(Input::Done(hook, outcome));
