@@ -28,6 +28,9 @@ const SAID_BYTES_MAX: usize = 2048;
 /// How long the end of the output is waited for once a hook has ended: what it started may keep it open for ever.
 const OUTPUT_PATIENCE: Duration = Duration::from_millis(200);
 
+/// The same for what a check says, which counts.
+const SAID_PATIENCE: Duration = Duration::from_secs(1);
+
 /// What every hook is told.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -235,8 +238,12 @@ async fn narrate(hook: Hook, from: impl AsyncRead + Unpin, keep: Option<mpsc::Se
 }
 
 async fn heard(mut said: mpsc::Receiver<String>) -> String {
-    let said = tokio::time::timeout(OUTPUT_PATIENCE, said.recv()).await;
-    said.ok().flatten().unwrap_or_default()
+    if let Ok(said) = tokio::time::timeout(SAID_PATIENCE, said.recv()).await {
+        return said.unwrap_or_default();
+    }
+    // On a starved machine the time may be over before the reader had its turn.
+    tokio::task::yield_now().await;
+    said.try_recv().unwrap_or_default()
 }
 
 #[cfg(test)]

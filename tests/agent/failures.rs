@@ -234,7 +234,7 @@ fn a_configuration_whose_times_cannot_be_met_is_refused_with_the_sums() {
     let output = stage.tiebreak(A, "agent", &["--check-config"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        !output.status.success() && told.contains("demote 5s + kill 300ms + margin 150ms = 5.45s"),
+        !output.status.success() && told.contains("demote 5s + kill 500ms + margin 250ms = 5.75s"),
         "{told}"
     );
     let choice = Choice {

@@ -54,7 +54,7 @@ fn a_switchover_is_refused_with_figures_or_done_however_slow_the_demote_is() {
 #[test]
 fn http_answers_as_load_balancers_expect() {
     let mut choice = Choice::hooks(&["promote", "demote"]);
-    choice.lease = "4s";
+    choice.lease = "6s";
     let stage = Stage::start(choice);
     let codes = |node| {
         ["/", "/primary", "/read-write", "/replica", "/health", "/liveness", "/readiness", "/status"]
@@ -172,7 +172,7 @@ fn the_doctor_tells_the_true_cause() {
         let (verdict, words) = about(&found, what);
         assert_eq!(verdict, "good", "{what}: {words}");
     }
-    assert!(about(&found, "disk sync").1.contains("of a lease of 3s"));
+    assert!(about(&found, "disk sync").1.contains("of a lease of 5s"));
     // Another key than the pinned one answers.
     let good = std::fs::read_to_string(stage.config(A)).expect("the file");
     let stranger = tiebreak::Identity::generate().expect("a key").fingerprint().to_string();
@@ -198,11 +198,11 @@ fn the_doctor_tells_the_true_cause() {
 fn a_drill_is_bounded_in_time_and_ends_by_itself() {
     let mut stage = Stage::start(Choice::hooks(&["promote", "demote"]));
     stage.until_acts(A);
-    let output = stage.tiebreak(A, "drill", &["partition", "--for", "6s"]);
+    let output = stage.tiebreak(A, "drill", &["partition", "--for", "8s"]);
     assert!(output.status.success(), "{output:?}");
     stage.until_primary(B);
     stage.until_pair(B);
-    let output = stage.tiebreak(B, "drill", &["freeze", "--for", "6s"]);
+    let output = stage.tiebreak(B, "drill", &["freeze", "--for", "8s"]);
     assert!(output.status.success(), "{output:?}");
     stage.until_primary(A);
     stage.until_pair(A);
@@ -254,7 +254,7 @@ fn a_node_without_failover_waits_for_the_other_one() {
     stage.until("nothing happens for some leases", |stage| {
         assert_eq!(stage.code(B, "/primary"), Some(503));
         assert_eq!(stage.state(B)["may_act"], false);
-        began.elapsed() > std::time::Duration::from_secs(9)
+        began.elapsed() > std::time::Duration::from_secs(12)
     });
     stage.run(A);
     stage.until_pair(A);

@@ -94,7 +94,7 @@ pub struct Choice {
 impl Default for Choice {
     fn default() -> Choice {
         Choice {
-            lease: "3s",
+            lease: "5s",
             solo_after: None,
             agent: String::new(),
             keep_alive: "1s",

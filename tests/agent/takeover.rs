@@ -64,7 +64,9 @@ fn a_leader_cut_off_stops_its_service_before_the_other_one_acts() {
     stage.cut(A, W);
     stage.until_primary(B);
     stage.until_acts(B);
-    assert!(stage.hook_runs(A, "demote").last().is_some_and(|run| run.contains("reason=lease ends")));
+    let last = stage.hook_runs(A, "demote").pop().expect("it was demoted");
+    // A starved machine may come to it only when the lease has ended: then everything is killed at once.
+    assert!(last.contains("reason=lease ends") || last.contains("reason=not leading"), "{last}");
     assert_eq!(stage.code(A, "/primary"), Some(503));
     stage.until("the loss of redundancy is told", |stage| {
         stage.hook_runs(B, "on_event").iter().any(|run| run.contains("event=redundancy_lost"))
