@@ -131,6 +131,8 @@ pub mod message;
 mod node;
 #[doc = include_str!("protocol.md")]
 pub mod protocol {}
+#[doc = include_str!("evidence.md")]
+pub mod evidence {}
 mod rate;
 mod replica;
 mod rules;

@@ -36,6 +36,8 @@ pub enum Rule {
     SoleAfterConfirmation,
     /// A destructive resync gives up `holds` first. (§5)
     ResyncClearsHolds,
+    /// Data is destroyed only on the live link of a leader of a term not below one's own. (§5)
+    ResyncOnLiveLinkOnly,
     /// What comes from an earlier link is void. (§5)
     EarlierLinksAreVoid,
     /// Words of another witness's incarnation do not count. (§7)
@@ -85,7 +87,7 @@ pub enum Rule {
 impl Rule {
     /// All of them.
     #[cfg(feature = "testing")]
-    pub const ALL: [Rule; 36] = [
+    pub const ALL: [Rule; 37] = [
         Rule::OnePromisePerTerm,
         Rule::HoldsAboveConfirmed,
         Rule::HoldsStrictlyAbove,
@@ -101,6 +103,7 @@ impl Rule {
         Rule::ResumeInNewTerm,
         Rule::SoleAfterConfirmation,
         Rule::ResyncClearsHolds,
+        Rule::ResyncOnLiveLinkOnly,
         Rule::EarlierLinksAreVoid,
         Rule::OneWitnessIncarnation,
         Rule::BlankJoinsSoleOnly,

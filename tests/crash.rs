@@ -357,8 +357,14 @@ fn both_copies_of_a_generation_are_not_called_harmless() {
     damage(&disk, 7, true);
     let heard = warnings(&disk);
     let [warning] = &heard[..] else { panic!("{heard:?}") };
-    let parts =
-        ["ledger", "blocks=6 and 7", "both copies", "vote in slot 1", "After a power cut", "init --blank"];
+    let parts = [
+        "ledger",
+        "blocks=6 and 7",
+        "both copies",
+        "vote in slot 1",
+        "After a power cut",
+        "tiebreak replace",
+    ];
     for part in parts {
         assert!(warning.contains(part), "{warning:?} lacks {part:?}");
     }

@@ -77,13 +77,18 @@ async fn of_two_machines_with_one_key_and_one_state_the_second_is_turned_away_an
     let mut config = three.setup.replica(B);
     (config.own.state, config.own.listen) = (image, Vec::new());
     let (clone, _serving) = join(config).await;
-    let copied = Refusal::Copied { life: "b".parse().expect("a name"), with: "a".parse().expect("a name") };
+    // By both it is turned away, and both say of whom there are two.
     loop {
-        let report = clone.report().await.expect("it runs");
-        if report.refused.is_some_and(|(by, refusal)| by.as_str() == "a" && refusal == copied) {
+        let (copy, leader) = (clone.report().await.expect("it runs"), three.report(A).await);
+        assert!(!copy.acts && copy.others[0].is_none(), "{copy:#?}");
+        let is_named = |report: &Report| {
+            report.refused.is_some_and(
+                |(_, refusal)| matches!(refusal, Refusal::Copied { life, .. } if life.as_str() == "b"),
+            )
+        };
+        if is_named(&copy) && is_named(&leader) {
             break;
         }
-        assert!(!report.acts && report.others[0].is_none(), "{report:#?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let after = three.report(A).await;

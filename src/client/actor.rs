@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::edge::clock::Clock;
 use crate::edge::ledger::{Ledger, LedgerError, Slot};
 use crate::edge::quic::{CloseCode, Connection};
-use crate::ids::{LinkId, NodeId};
+use crate::ids::{LinkId, NodeId, VoterId};
 use crate::limits::{ASK_PATIENCE_MAX, ASK_PATIENCE_MIN};
 use crate::message::{Hello, Part, Record, Refusal, Reply, Report, Request, Sender};
 use crate::replica::{Input, Outputs, Replica, RoleView, Step, View};
@@ -26,7 +26,7 @@ pub(super) enum Event {
     /// A connection that this node dialled has said hello.
     Dialled { link: Linked, from: Sender, hello: Hello },
     /// A greeting of this node was refused.
-    NotGreeted { by: Part, node: NodeId, refusal: Refusal },
+    NotGreeted { part: Part, by: VoterId, refusal: Refusal },
     /// A request arrived. The connection is a link only after its hello.
     Asked { link: Linked, from: Sender, request: Request, answering: Answering },
     /// A reply arrived.
@@ -187,8 +187,8 @@ impl Actor {
                 self.hear(link);
                 self.handle(Input::Answered { link, part, from, reply }, None).await
             }
-            Event::NotGreeted { by, node, refusal } => {
-                self.handle(Input::NotGreeted { by, node, refusal }, None).await
+            Event::NotGreeted { part, by, refusal } => {
+                self.handle(Input::NotGreeted { part, by, refusal }, None).await
             }
             Event::Down(link) => {
                 self.links.remove(&link);

@@ -219,7 +219,7 @@ impl Links {
             }
             Reply::Refused(Refusal::Crossing) => Ok(()),
             Reply::Refused(refusal) => {
-                self.send(Event::NotGreeted { by: part, node: from.voter.node, refusal }).await;
+                self.send(Event::NotGreeted { part, by: from.voter, refusal }).await;
                 Err(Unlinked::wrong(refusal.to_string()))
             }
             Reply::Versions { lowest, highest } => {

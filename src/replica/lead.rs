@@ -219,7 +219,8 @@ impl Replica {
     /// A sole replica that does not lead asks whom it can reach, for a bounded time, and leads again.
     pub(super) fn drive_sole(&mut self, now: Moment, asks: &mut Vec<Ask>) {
         let asked = self.ballot.peer().is_some() && self.ballot.witness().is_some();
-        if (asked || now >= self.resume_at) && self.ballot.resume().is_ok() {
+        let due = (asked || now >= self.resume_at) && self.doubted.is_none();
+        if due && self.ballot.resume().is_ok() {
             self.leadership_begins(now);
             self.is_solo(now);
             self.drive_leader(now, asks);

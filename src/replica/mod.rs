@@ -90,6 +90,11 @@ pub struct Replica {
     /// Whether the operator lets it stand.
     stands: bool,
     refused: Option<(NodeId, Refusal)>,
+    /// This voter said that another machine runs with the same state: until it takes a link, this one neither stands nor
+    /// resumes, because it may be the older of the two.
+    doubted: Option<Part>,
+    /// It has followed, or led, since it started: until then its state may be an image.
+    took_part: bool,
     draws: Draws,
 }
 
@@ -173,6 +178,8 @@ impl Replica {
             resigning: false,
             stands: true,
             refused: None,
+            doubted: None,
+            took_part: false,
             draws: Draws(seed),
         };
         replica.ballot.note_lease(Millis::ceil(settings.lease));
@@ -239,9 +246,17 @@ impl Replica {
             Input::Answered { link, part, from, reply } => {
                 taken = self.answered(now, link, part, &from, &reply, &mut asks);
             }
-            Input::NotGreeted { by, node, refusal } => {
-                self.refused = Some((node, refusal));
-                self.ballot.not_greeted(by, &refusal, self.draws.next());
+            Input::NotGreeted { part, by, refusal } => {
+                self.refused = Some((by.node, refusal));
+                let linked = match part {
+                    Part::Replica => self.ballot.peer().is_some(),
+                    Part::Witness => self.ballot.witness().is_some(),
+                };
+                // On a live link the two have agreed: the refusal is of a greeting from before that.
+                if matches!(refusal, Refusal::Copied { .. }) && !linked {
+                    self.doubted = Some(part);
+                }
+                self.ballot.not_greeted(part, by, &refusal, self.draws.next());
             }
             Input::LinkDown(link) => self.link_down(now, link),
             Input::Stands(stands) => self.stands = stands,
@@ -324,6 +339,7 @@ impl Replica {
         self.leadership_begins(now);
         self.canvass = Canvass::default();
         self.not_admitted = None;
+        self.doubted = None;
         self.hold_off = self.hold_off.max(now + kept(self.ballot.record().longest_lease.span()));
         self.promise = Promise::default();
     }

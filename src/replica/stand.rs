@@ -40,7 +40,8 @@ impl Replica {
     pub(super) fn drive_candidate(&mut self, now: Moment, asks: &mut Vec<Ask>) {
         if self.canvass.is_idle() {
             let sees_somebody = self.ballot.peer().is_some() || self.ballot.recognised_witness().is_some();
-            if now >= self.may_stand_at() && sees_somebody && self.ballot.may_stand().is_ok() {
+            let may_stand = self.doubted.is_none() && self.ballot.may_stand().is_ok();
+            if now >= self.may_stand_at() && sees_somebody && may_stand {
                 self.begin_canvass(now, asks);
             }
         } else if now >= self.canvass.until() {
@@ -59,7 +60,8 @@ impl Replica {
         };
         let peer = self.ballot.peer().map(|link| link.id);
         let witness = self.witness_link();
-        let ask_peer_alone = self.peer_is_near(now);
+        // After a start the peer goes first, whenever it was heard: if this state is an image, the witness may not know.
+        let ask_peer_alone = self.peer_is_near(now) || !self.took_part;
         let patience = now + self.settings.lease / 4;
         self.canvass =
             Canvass::pre_vote(term, peer, witness.filter(|_| !ask_peer_alone || peer.is_none()), patience);
@@ -89,6 +91,7 @@ impl Replica {
                 self.canvass = Canvass::default();
                 if self.ballot.elected(part, self.ballot.record().term).is_ok() {
                     self.failed = 0;
+                    self.took_part = true;
                     self.refused = None;
                     self.leadership_begins(now);
                 } else {

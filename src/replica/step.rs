@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ids::{LinkId, NodeId, Position, Term};
+use crate::ids::{LinkId, Position, Term, VoterId};
 use crate::limits::LEASE_DEFAULT;
 use crate::message::{Part, Refusal, ReplicaRecord, Reply, Request, Sender};
 
@@ -68,10 +68,10 @@ pub enum Input {
     },
     /// A greeting of this replica was refused: there is no link.
     NotGreeted {
-        /// By which other voter.
-        by: Part,
-        /// Its name.
-        node: NodeId,
+        /// Which other voter it is.
+        part: Part,
+        /// Who it is.
+        by: VoterId,
         /// Why.
         refusal: Refusal,
     },

@@ -114,6 +114,7 @@ impl Replica {
         self.canvass = Canvass::default();
         self.ballot.note_lease(lease);
         self.promise.give(now, term, lease.span());
+        self.took_part = true;
         self.peer_heard = now;
         self.failed = 0;
         Ok(())
@@ -279,6 +280,7 @@ impl Replica {
             return Err(refusal);
         }
         self.refused = self.refused.filter(|(node, _)| *node != from.voter.node);
+        self.doubted = self.doubted.filter(|by| *by != part);
         if dialled {
             // An idle link, too, leaves no doubt about what its two ends have agreed.
             asks.push(Ask { link, part, request: Request::Linked });

@@ -560,6 +560,15 @@ fn a_resync_gives_up_what_is_held_first_and_only_on_the_link_of_a_leader() {
     assert_eq!((record.holds, record.standing), (Term::ZERO, Standing::Resyncing(Incarnation(0xb))));
     assert!(world.replica.ballot().may_stand().is_err());
 
+    // The leader may have lost everything by the time that this one destroys what it has.
+    for (rules, refused) in [(Rules::KEPT, true), (Rules::without(Rule::ResyncOnLiveLinkOnly), false)] {
+        let mut world = World::settled(member(), rules);
+        world.link_peer(7, Standing::Member);
+        world.peer_says(7, renew(7));
+        world.tell(Input::LinkDown(PEER));
+        assert_eq!(world.tell(Input::Resync).outputs.taken.is_err(), refused);
+    }
+
     let mut broken = World::settled(member(), Rules::without(Rule::ResyncClearsHolds));
     broken.link_peer(7, Standing::Member);
     broken.peer_says(7, renew(7));
@@ -857,27 +866,56 @@ fn a_life_that_was_given_up_begins_again_as_blank_whoever_tells_it() {
         assert_eq!(is_lost(&world), lost);
 
         let mut world = World::settled(sole(), rules);
-        let node = voter("b", 0xb).node;
         let refusal = Refusal::Banned { life: me };
-        world.tell(Input::NotGreeted { by: Part::Replica, node, refusal });
+        world.tell(Input::NotGreeted { part: Part::Replica, by: voter("b", 0xb), refusal });
         assert_eq!(is_lost(&world), lost);
     }
     // A refusal that is about somebody else is nothing to it.
     let mut world = World::settled(sole(), Rules::KEPT);
     let refusal = Refusal::Banned { life: Incarnation(0xbb) };
-    world.tell(Input::NotGreeted { by: Part::Replica, node: voter("b", 0xb).node, refusal });
+    world.tell(Input::NotGreeted { part: Part::Replica, by: voter("b", 0xb), refusal });
     assert!(!is_lost(&world));
 }
 
 #[test]
 fn a_replica_believes_a_refusal_only_if_it_did_say_less() {
-    let node = voter("w", 0xe).node;
     for (boot, lost) in [(1, false), (2, true)] {
         let mut world = World::settled(member(), Rules::KEPT);
         let refusal = Refusal::Restored { boot: Boot(boot), term: Term(5), links: 0 };
-        world.tell(Input::NotGreeted { by: Part::Witness, node, refusal });
+        world.tell(Input::NotGreeted { part: Part::Witness, by: voter("w", 0xe), refusal });
         assert_eq!(is_lost(&world), lost, "start {boot}");
     }
+}
+
+#[test]
+fn a_replica_that_may_be_a_copy_neither_stands_nor_resumes_until_it_is_linked() {
+    let refusal = Refusal::Copied { life: voter("a", 0xa).node, with: voter("b", 0xb).node };
+    let mut world = World::settled(member(), Rules::KEPT);
+    world.tell(Input::NotGreeted { part: Part::Replica, by: voter("b", 0xb), refusal });
+    assert_eq!(asked(&world.link_witness()), []);
+    assert_eq!(asked(&world.pass(D * 10)), []);
+    let step = world.link_peer(5, Standing::Member);
+    assert!(matches!(asked(&step)[..], [Request::PreVote(_)]));
+
+    let mut world = World::new(sole(), Rules::KEPT);
+    world.tell(Input::NotGreeted { part: Part::Witness, by: voter("w", 0xe), refusal });
+    world.pass(D * 10);
+    assert_eq!(world.right(), None);
+    world.link_witness();
+    assert_eq!(world.right(), Some(Right::Solo));
+}
+
+#[test]
+fn after_a_start_the_peer_is_asked_before_the_witness_however_long_it_was_silent() {
+    let mut world = World::new(member(), Rules::KEPT);
+    world.link_peer(5, Standing::Member);
+    world.link_witness();
+    let step = world.pass(D * 2);
+    let links: Vec<LinkId> = step.outputs.asks.iter().map(|ask| ask.link).collect();
+    assert_eq!(links, [PEER]);
+    // It does not answer: then the witness.
+    let step = world.pass(D / 4);
+    assert!(step.outputs.asks.iter().any(|ask| ask.link == WITNESS), "{step:?}");
 }
 
 #[test]

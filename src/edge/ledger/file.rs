@@ -164,7 +164,7 @@ pub(super) fn warn(path: &Path, header: &Header, found: &[Found]) {
                 "both copies of one generation of {what} are damaged, and the other generation is used. After a power \
                  cut nothing is lost: nobody was told of a write that it interrupted. Without one, the newest vote may \
                  be gone and the disk is dying: stop this node, replace the disk, move the file away and run \
-                 `tiebreak init --blank`, and a leader will take this node in"
+                 `tiebreak replace`, and a leader will take this node in"
             );
             continue;
         }

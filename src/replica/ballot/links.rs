@@ -1,7 +1,7 @@
 //! The links to peer and witness: who is at the other end, what is void, and which state turns out to be lost when
 //! the two ends compare what they remember. (§5, §7)
 
-use crate::ids::{ClusterId, Incarnation, LinkId, Term};
+use crate::ids::{ClusterId, Incarnation, LinkId, Term, VoterId};
 use crate::memory::{Finding, Greeting, Own, ban};
 use crate::message::{Hello, Part, Refusal, ReplicaRecord, Sender, Standing};
 use crate::rules::Rule;
@@ -125,12 +125,12 @@ impl Ballot {
 
     /// The other end refused this one's greeting. Whether this replica's state is lost with that: an operator gave it
     /// up, or it is an old image.
-    pub fn not_greeted(&mut self, by: Part, refusal: &Refusal, fresh: u128) -> bool {
+    pub fn not_greeted(&mut self, part: Part, by: VoterId, refusal: &Refusal, fresh: u128) -> bool {
         let lost = match refusal {
             Refusal::Banned { life } => {
                 *life == self.record.incarnation && self.rules.keep(Rule::BannedStops)
             }
-            Refusal::Restored { boot, term, links } => self.own(by).is_restored(*boot, *term, *links),
+            Refusal::Restored { boot, term, links } => self.own(part).is_restored(by, *boot, *term, *links),
             _ => false,
         };
         if lost {

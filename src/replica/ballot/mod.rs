@@ -531,7 +531,7 @@ impl Ballot {
             return Err(Refusal::NotLeader { term: self.record.term });
         };
         let linked = self.peer.is_some_and(|link| link.who == *leader);
-        if !linked || *term < self.record.term {
+        if (!linked || *term < self.record.term) && self.rules.keep(Rule::ResyncOnLiveLinkOnly) {
             return Err(Refusal::Void);
         }
         if self.record.sole {

@@ -229,8 +229,8 @@ fn input(draw: &mut Draw<'_>, replica: &Replica) -> Input {
     draw.fitting = fitting(draw, replica, Part::Replica);
     match draw.below(17) {
         16 => {
-            let (by, name) = if draw.flag() { (Part::Witness, "w") } else { (Part::Replica, "b") };
-            Input::NotGreeted { by, node: node(name), refusal: draw.refusal() }
+            let (part, name) = if draw.flag() { (Part::Witness, "w") } else { (Part::Replica, "b") };
+            Input::NotGreeted { part, by: draw.sender(&[name]).voter, refusal: draw.refusal() }
         }
         0 | 1 => Input::Tick,
         2..=5 => {

@@ -361,6 +361,8 @@ impl Data {
             self.hand_over(now, peer_has, acts);
             return;
         }
+        // A hand-over that came to nothing is over.
+        (self.stop_by, self.stop_told) = (None, false);
         let ready = match right {
             Right::Blocked => self.known >= self.mark,
             Right::Solo => {

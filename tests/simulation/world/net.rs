@@ -191,7 +191,7 @@ impl World {
         let other_is_used = self.nodes[to].live_link(Part::Replica).is_some() && to != A;
         if let Packet::Answer { sender, reply: Reply::Refused(refusal) } = packet {
             if *refusal != Refusal::Crossing {
-                let input = Input::NotGreeted { by, node: sender.voter.node, refusal: *refusal };
+                let input = Input::NotGreeted { part: by, by: sender.voter, refusal: *refusal };
                 self.nodes[to].queue.push_back(Work::Input(input));
             }
             self.break_connection(connection);
