@@ -43,7 +43,7 @@
 //!
 //! # What is not covered
 //! - The real shell, QUIC and the kernel: `tests/daemon.rs`, `tests/hostile.rs`. The ledger by itself:
-//!   `tests/crash.rs`.
+//!   `tests/crash`.
 //! - All orders of events: `tests/model` exhausts small bounds; storms draw from large ones.
 //! - An image that was taken within the present start and link of the machine: no voter remembers more of it, and data
 //!   that went back with it is not noticed. A witness without `strict_boot` that is restored grants to whoever reaches
