@@ -112,6 +112,8 @@
 #![allow(unreachable_pub)]
 
 #[cfg(feature = "cli")]
+mod agent;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 mod client;
@@ -139,13 +141,16 @@ mod wire;
 mod witness;
 
 pub use client::{
-    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, Mismatch, NotTaken, Offer, PeerDurable,
+    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, Measures, Mismatch, NotTaken, Offer, PeerDurable,
     RecoverError, Recovery, Remaining, Right, Role, Roles, Standby, Start, init, replace,
 };
 pub use edge::identity::{Fingerprint, FingerprintError, Identity, IdentityError};
 pub use edge::ledger::LedgerError;
 pub use edge::quic::{BindError, HostPort, HostPortError};
-pub use node::{WitnessError, WitnessNode, init as init_witness, replace as replace_witness};
+pub use node::{
+    ClusterFigures, WitnessError, WitnessFigures, WitnessNode, init as init_witness,
+    replace as replace_witness,
+};
 pub use replica::NotRecoverable;
 
 /// Inner rooms, opened to this crate's own checkers. Not for production, and no promise is made about it.

@@ -3,9 +3,10 @@
 //! Votes that wait together share a sync, and none waits for company: what has arrived is handled, synced once and
 //! released; what arrives meanwhile makes the next round.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,7 +16,7 @@ use crate::edge::disk::RealDisk;
 use crate::edge::identity::{Fingerprint, Identity, IdentityError};
 use crate::edge::ledger::{Ledger, LedgerError, Purpose, Slot};
 use crate::edge::quic::{BindError, CloseCode, Connection, Endpoint, Pins, Responder, Timing};
-use crate::ids::{ClusterName, Incarnation, LinkId, NodeId};
+use crate::ids::{ClusterName, Incarnation, LinkId, NodeId, Term};
 use crate::limits::WITNESS_QUEUE_MAX;
 use crate::message::{Record, Refusal, Reply, Request, Sender};
 use crate::rules::Rules;
@@ -86,6 +87,34 @@ fn blank(node: NodeId, name: ClusterName) -> Record {
     Record::Witness(Witness::blank(node, name, Incarnation(random_u128())))
 }
 
+/// What a witness has done since it started, for monitors.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct WitnessFigures {
+    /// Syncs of the votes.
+    pub syncs: u64,
+    /// The time that they took.
+    pub sync_total: Duration,
+    /// The time that the last one took.
+    pub sync_last: Duration,
+    /// Each cluster that has asked for something.
+    pub clusters: BTreeMap<ClusterName, ClusterFigures>,
+}
+
+/// The same, of one cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ClusterFigures {
+    /// The promised term.
+    pub promised: Term,
+    /// The confirmed term.
+    pub confirmed: Term,
+    /// Votes and confirmations that were given.
+    pub granted: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+}
+
 /// A witness that listens. [`WitnessNode::run`] serves until it fails or is told to stop.
 pub struct WitnessNode {
     endpoint: Endpoint,
@@ -112,6 +141,7 @@ struct Voters {
     of: HashMap<ClusterName, (Slot, Witness)>,
     /// The live link of each replica: a newer one replaces it.
     links: HashMap<(ClusterName, NodeId), Connection>,
+    figures: Arc<Mutex<WitnessFigures>>,
 }
 
 impl std::fmt::Debug for Voters {
@@ -173,6 +203,12 @@ impl WitnessNode {
         self.endpoint.local_addresses()
     }
 
+    /// What it has done, as it is when the closure is called: also while it runs.
+    pub fn figures(&self) -> impl Fn() -> WitnessFigures + Send + Sync + 'static {
+        let figures = self.voters.figures.clone();
+        move || lock(&figures).clone()
+    }
+
     /// Serves until `stop` resolves.
     ///
     /// # Errors
@@ -220,7 +256,7 @@ impl Voters {
             }
         }
         ledger.sync()?;
-        Ok(Voters { ledger, of, links: HashMap::new() })
+        Ok(Voters { ledger, of, links: HashMap::new(), figures: Arc::default() })
     }
 
     async fn run(mut self, mut waiting: mpsc::Receiver<Arrival>) -> Result<(), WitnessError> {
@@ -240,6 +276,7 @@ impl Voters {
             }
             let proof = if self.ledger.waits() {
                 let mut ledger = self.ledger;
+                let began = Clock.now();
                 let (back, proof) = tokio::task::spawn_blocking(move || {
                     let proof = ledger.sync();
                     (ledger, proof)
@@ -247,6 +284,12 @@ impl Voters {
                 .await
                 .expect("a sync does not panic");
                 self.ledger = back;
+                let took = Clock.now().since(began);
+                let mut figures = lock(&self.figures);
+                figures.syncs += 1;
+                figures.sync_total += took;
+                figures.sync_last = took;
+                drop(figures);
                 proof?
             } else {
                 self.ledger.proof()?
@@ -266,6 +309,16 @@ impl Voters {
         let call = Call { link, from, request, fresh: random_u128() };
         let Step { record, sender, reply } = voter.handle(Clock.now(), &call);
         narrate(&seat, &call.request, &reply);
+        let vote = voter.record();
+        let mut figures = lock(&self.figures);
+        let of = figures.clusters.entry(seat.cluster).or_default();
+        (of.promised, of.confirmed) = (vote.promised.term, vote.confirmed.term);
+        match &reply {
+            Reply::Voted { .. } | Reply::Confirmed { .. } => of.granted += 1,
+            Reply::Refused(_) => of.refused += 1,
+            _ => {}
+        }
+        drop(figures);
         if sender.voter != before {
             tracing::error!(
                 cluster = %seat.cluster,
@@ -284,6 +337,11 @@ impl Voters {
         let outgoing = Outgoing { sender, reply, responder, linked };
         Ok(self.ledger.seal(*slot, record.map(Record::Witness).as_ref(), outgoing)?)
     }
+}
+
+fn lock(figures: &Mutex<WitnessFigures>) -> MutexGuard<'_, WitnessFigures> {
+    // Each number is whole whenever the lock is let go.
+    figures.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A reply on its way, once it is released.

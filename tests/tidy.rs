@@ -25,6 +25,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "client/",
         &["ids", "time", "limits", "message", "wire", "rules", "replica", "edge", "config", "client"],
     ),
+    ("agent/", &["ids", "time", "limits", "message", "edge", "fence", "config", "client", "agent"]),
 ];
 
 /// The pure core: no clock, no entropy, no device, no runtime.
@@ -39,6 +40,7 @@ const PURE: &[&str] = &[
     "memory.rs",
     "witness/",
     "replica/",
+    "agent/supervisor/",
 ];
 const IMPURE_WORDS: &[&str] = &[
     "Instant::",

@@ -1,7 +1,9 @@
 //! One small TOML file per node.
 //!
 //! A file with `cluster = "…"` is a replica's, one with `[[cluster]]` is a witness's. What is read here is valid:
-//! nobody checks it again. Paths that are not absolute start at the directory of the file.
+//! nobody checks it again. The `[agent]` table of a replica's file is read by `config/agent.rs`. Paths that are not absolute start at the directory of the file.
+
+pub mod agent;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +22,7 @@ use crate::edge::identity::Fingerprint;
 use crate::ids::{ClusterName, NodeId};
 use crate::limits::{
     ADDRESSES_PER_NODE_MAX, CLUSTERS_MAX, CONFIG_BYTES_MAX, KEEP_ALIVE_DEFAULT, KEEP_ALIVE_MAX,
-    KEEP_ALIVE_MIN, KEYS_PER_NODE_MAX, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN,
+    KEEP_ALIVE_MIN, KEYS_PER_NODE_MAX, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, RENEWALS_PER_LEASE,
 };
 
 /// What is wrong in a configuration file, where, and what to do about it.
@@ -145,6 +147,8 @@ struct RawReplica {
     when_alone: WhenAlone,
     peer: Spanned<RawOther>,
     witness: Spanned<RawOther>,
+    #[serde(rename = "agent")]
+    _agent: Option<agent::RawAgent>,
 }
 
 #[derive(Deserialize)]
@@ -163,6 +167,7 @@ struct RawWitness {
     state: PathBuf,
     listen: Option<Texts>,
     keep_alive: Option<Text>,
+    http: Option<Text>,
     #[serde(default)]
     strict_boot: bool,
     cluster: Vec<Spanned<RawCluster>>,
@@ -219,6 +224,9 @@ impl Source<'_> {
         if own.listen.is_empty() {
             let help = "a witness only listens, it dials nobody: listen = [\"[::]:7400\"]";
             return Err(self.error(None, "`listen` is missing", Some(help.into())));
+        }
+        if let Some(http) = &raw.http {
+            self.value::<std::net::SocketAddr>(http)?;
         }
         if raw.cluster.is_empty() || raw.cluster.len() > CLUSTERS_MAX {
             let what =
@@ -359,6 +367,19 @@ impl Source<'_> {
             return Ok(None);
         }
         let solo_after = self.span(raw, " or \"never\"")?;
+        let two_renewals = lease * 2 / RENEWALS_PER_LEASE;
+        if !solo_after.is_zero() && solo_after < two_renewals {
+            let show = humantime::format_duration;
+            let what = format!(
+                "solo_after = {} is too short for lease = {}: a healthy peer is heard every {} only, and would be taken \
+                 for silent",
+                show(solo_after),
+                show(lease),
+                show(lease / RENEWALS_PER_LEASE),
+            );
+            let help = format!("{} or more; without this line it is {}", show(two_renewals), show(lease / 2));
+            return Err(self.error(Some(raw.span()), what, Some(help)));
+        }
         if !solo_after.is_zero() && solo_after < lease {
             return Ok(Some(solo_after));
         }

@@ -110,6 +110,12 @@ fn durations_have_units_and_bounds() {
 }
 
 #[test]
+fn a_healthy_peer_is_not_taken_for_silent_between_two_renewals() {
+    let message = wrong(REPLICA, "\"1s\"", "\"300ms\"");
+    assert!(message.contains("a healthy peer is heard every 400ms"), "{message}");
+}
+
+#[test]
 fn going_alone_comes_before_the_end_of_the_lease() {
     let message = wrong(REPLICA, "\"1s\"", "\"2s\"");
     assert!(message.contains("solo_after = 2s is not shorter than lease = 2s"), "{message}");

@@ -1,5 +1,6 @@
 //! The `tiebreak` command: parse, call, print, exit code.
 
+mod agent;
 pub mod config;
 mod demo;
 pub mod init;
@@ -33,6 +34,35 @@ pub enum Command {
     Keys(keys::Keys),
     /// Show how a cluster is, and why
     Status(status::Status),
+    /// Run the agent: start, stop and check a service where this node may lead
+    Agent(agent::RunAgent),
+    /// Run a command only while this node leads
+    Run(agent::RunCommand),
+    /// Let the other node lead, once it holds everything
+    Switchover(agent::operate::Switchover),
+    /// Let this node lead no longer
+    Resign(agent::operate::Resign),
+    /// Leave the service alone, whatever happens to the votes
+    Pause(agent::operate::Pause),
+    /// Let the service follow the votes again
+    Resume(agent::operate::Resume),
+    /// Show who led when, why, and with which token
+    History(agent::operate::History),
+    /// Show what the agent does, as it does it
+    Watch(agent::operate::Watch),
+    /// Break something on purpose: bounded in time, ends by itself
+    Drill(agent::operate::Drill),
+    /// Look for what would go wrong: addresses, keys, clock, disk, watchdog, times
+    Doctor(agent::doctor::Doctor),
+    /// A helper of the agent
+    #[command(hide = true)]
+    Contained(agent::helpers::Contained),
+    /// A helper of the agent
+    #[command(hide = true)]
+    Guard(agent::helpers::Guard),
+    /// A helper of the agent
+    #[command(hide = true)]
+    Freeze(agent::helpers::Freeze),
     /// Go on, on the surviving replica, without what the lost one acknowledged
     Recover(recover::Recover),
     /// Begin a node again as blank, and let a leader take it in
@@ -55,6 +85,19 @@ impl Cli {
             Command::Init(init) => init.run().map(|()| ExitCode::SUCCESS),
             Command::Keys(keys) => keys.run().map(|()| ExitCode::SUCCESS),
             Command::Status(status) => status.run(),
+            Command::Agent(agent) => agent.run().map(|()| ExitCode::SUCCESS),
+            Command::Run(command) => command.run().map(|()| ExitCode::SUCCESS),
+            Command::Switchover(order) => order.run(),
+            Command::Resign(order) => order.run(),
+            Command::Pause(order) => order.run(),
+            Command::Resume(order) => order.run(),
+            Command::History(history) => history.run(),
+            Command::Watch(watch) => watch.run(),
+            Command::Drill(drill) => drill.run(),
+            Command::Doctor(doctor) => doctor.run(),
+            Command::Contained(helper) => helper.run(),
+            Command::Guard(helper) => helper.run(),
+            Command::Freeze(helper) => helper.run(),
             Command::Recover(recover) => recover.run().map(|()| ExitCode::SUCCESS),
             Command::Replace(replace) => replace.run().map(|()| ExitCode::SUCCESS),
             Command::Demo(demo) => demo.run(),

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::config::{NodeConfig, OtherConfig, ReplicaConfig};
 use crate::edge::identity::Identity;
-use crate::edge::quic::{Endpoint, HostPort, Pins, Timing};
+use crate::edge::quic::{Connection, Endpoint, HostPort, Pins, Timing};
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, NodeId, Term, Token, VoterId};
 use crate::message::{Kind, Part, Refusal, Reply, Report, Request, RoleName, Sender, Standing};
 use crate::wire;
@@ -147,6 +147,11 @@ async fn ask(endpoint: &Endpoint, me: NodeId, other: &OtherConfig) -> Result<Rep
         let attempts: Vec<String> = error.attempts.iter().map(ToString::to_string).collect();
         attempts.join("; ")
     })?;
+    exchange(&connection, me).await
+}
+
+/// Asks on a connection that was made, which is also the proof that the other side takes this node's key.
+pub(super) async fn exchange(connection: &Connection, me: NodeId) -> Result<Report, String> {
     let sender = Sender {
         cluster: ClusterId::NIL,
         voter: VoterId { node: me, incarnation: Incarnation::NIL },

@@ -6,8 +6,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::agent::http::{Pages, Reply};
+use crate::agent::metrics::Page;
 use crate::config::NodeConfig;
-use crate::node::WitnessNode;
+use crate::node::{ClusterFigures, WitnessFigures, WitnessNode};
 
 /// Run the witness
 #[derive(Args, Debug)]
@@ -45,6 +47,11 @@ impl RunWitness {
             for address in node.local_addresses() {
                 tracing::info!(%address, clusters = config.clusters.len(), "witness listens");
             }
+            if let Some(address) = super::config::agent::witness_http(&self.config) {
+                let address = crate::agent::http::serve(address, WitnessPages(node.figures()))
+                    .with_context(|| format!("cannot answer HTTP on {address}"))?;
+                tracing::info!(%address, "answers HTTP");
+            }
             let stop = async {
                 tokio::select! {
                     _ = terminate.recv() => {}
@@ -56,4 +63,47 @@ impl RunWitness {
             Ok(())
         })
     }
+}
+
+/// Clusters that are shown one by one.
+const CLUSTERS_SHOWN_MAX: usize = 1000;
+
+/// What monitors are told.
+struct WitnessPages<F>(F);
+
+impl<F: Fn() -> WitnessFigures + Send + Sync + 'static> Pages for WitnessPages<F> {
+    fn page(&self, path: &str) -> Option<Reply> {
+        let figures = (self.0)();
+        match path {
+            "/liveness" | "/health" => Some(Reply::verdict(true, "{}\n".into())),
+            "/metrics" => Some(Reply::metrics(metrics(&figures))),
+            _ => None,
+        }
+    }
+}
+
+fn metrics(figures: &WitnessFigures) -> String {
+    let mut page = Page::default();
+    page.gauge("witness_clusters", "Clusters that have asked since the start.", figures.clusters.len());
+    let sum = |of: fn(&ClusterFigures) -> u64| figures.clusters.values().map(of).sum::<u64>();
+    page.head("witness_granted_total", "counter", "Votes and confirmations that were given.");
+    page.line("witness_granted_total", &[], sum(|of| of.granted));
+    page.head("witness_refused_total", "counter", "Requests that were refused.");
+    page.line("witness_refused_total", &[], sum(|of| of.refused));
+    page.syncs(figures.syncs, figures.sync_total, figures.sync_last);
+    if figures.clusters.len() <= CLUSTERS_SHOWN_MAX {
+        page.head("witness_promised_term", "gauge", "The term that was promised.");
+        for (cluster, of) in &figures.clusters {
+            page.line("witness_promised_term", &[("cluster", cluster.as_str())], of.promised);
+        }
+        page.head(
+            "witness_confirmed_term",
+            "gauge",
+            "The term that was confirmed: its leader went on alone.",
+        );
+        for (cluster, of) in &figures.clusters {
+            page.line("witness_confirmed_term", &[("cluster", cluster.as_str())], of.confirmed);
+        }
+    }
+    page.text()
 }

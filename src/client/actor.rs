@@ -10,13 +10,14 @@ use crate::edge::clock::Clock;
 use crate::edge::ledger::{Ledger, LedgerError, Slot};
 use crate::edge::quic::{CloseCode, Connection};
 use crate::ids::{Incarnation, LinkId, NodeId, VoterId};
-use crate::limits::ASK_PATIENCE_MIN;
+use crate::limits::{ASK_PATIENCE_MAX, ASK_PATIENCE_MIN};
 use crate::message::{Hello, Part, Record, Refusal, Reply, Report, Request, Sender};
 use crate::replica::{Input, Outputs, Replica, RoleView, Step, View};
 use crate::time::Moment;
 
 use super::lease::Authority;
 use super::links::{self, Answering};
+use super::measured::Measured;
 use super::{Failure, Leader, LinkStamp, NotTaken, Offer, Role, Standby};
 
 /// What reaches the actor.
@@ -46,6 +47,8 @@ pub(super) struct Linked {
     pub(super) id: LinkId,
     pub(super) part: Part,
     pub(super) connection: Connection,
+    /// How long others are waited for at the least.
+    pub(super) lease: Duration,
 }
 
 /// What this node says first: the head of its messages, and its greeting of the peer and of the witness.
@@ -75,6 +78,7 @@ pub(super) struct Actor {
     roles: watch::Sender<Role>,
     failed: watch::Sender<Option<Failure>>,
     shared: Shared,
+    measured: Measured,
 }
 
 impl Actor {
@@ -107,11 +111,16 @@ impl Actor {
             roles,
             failed,
             shared,
+            measured: Measured::default(),
         };
         // The start is counted durably before anybody hears of it.
         let outputs = actor.persist(step).await?;
         actor.release(outputs, None);
         Ok((actor, seen, failure))
+    }
+
+    pub(super) fn measured(&self) -> Measured {
+        self.measured.clone()
     }
 
     pub(super) fn shared(&self) -> Shared {
@@ -271,6 +280,7 @@ impl Actor {
         let record = step.record.map(Record::Replica);
         let sealed = ledger.seal(self.slot, record.as_ref(), step.outputs)?;
         let proof = if ledger.waits() {
+            let began = Clock.now();
             let (back, proof) = tokio::task::spawn_blocking(move || {
                 let proof = ledger.sync();
                 (ledger, proof)
@@ -278,6 +288,12 @@ impl Actor {
             .await
             .expect("a sync does not panic");
             ledger = back;
+            let took = Clock.now().since(began);
+            self.measured.change(|measures| {
+                measures.syncs += 1;
+                measures.sync_total += took;
+                measures.sync_last = took;
+            });
             proof?
         } else {
             ledger.proof()?
@@ -301,6 +317,8 @@ impl Actor {
         }
         self.drop_replaced_links();
         let live = [self.live_link(Part::Replica), self.live_link(Part::Witness)];
+        let round_trips = live.map(|id| Some(self.links.get(&id?)?.0.connection.rtt()));
+        self.measured.change(|measures| measures.round_trips = round_trips);
         self.live.send_if_modified(|old| std::mem::replace(old, live) != live);
         let stamp = outputs.view.peer.map(|peer| LinkStamp(peer.nonce));
         let lease = self.authority.publish(&outputs.view, stamp);
@@ -422,8 +440,9 @@ fn narrate(old: &Role, new: &Role) {
     }
 }
 
-/// How long a request may go unanswered on a connection with this round trip.
-pub(super) fn patience(round_trip: Duration) -> Duration {
-    (round_trip * crate::limits::ASK_PATIENCE_ROUND_TRIPS)
-        .clamp(ASK_PATIENCE_MIN, crate::limits::ASK_PATIENCE_MAX)
+/// How long a request may go unanswered on a connection with this round trip. A lease that lasts longer than that is
+/// waited for: what has not been measured yet may be far away.
+pub(super) fn patience(round_trip: Duration, lease: Duration) -> Duration {
+    let least = lease.clamp(ASK_PATIENCE_MIN, ASK_PATIENCE_MAX);
+    (round_trip * crate::limits::ASK_PATIENCE_ROUND_TRIPS).clamp(least, ASK_PATIENCE_MAX)
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::config::{OtherConfig, ReplicaConfig};
@@ -13,6 +14,7 @@ use crate::edge::quic::{CloseCode, Connection, DialError, Endpoint, Fault, LinkE
 use crate::ids::{LinkId, NodeId};
 use crate::limits::{REDIAL_MAX, REDIAL_MIN};
 use crate::message::{Hello, Part, Refusal, Reply, Request, Sender};
+use crate::time::Moment;
 use crate::wire;
 
 use super::actor::{Event, Linked, Shared, patience};
@@ -81,6 +83,9 @@ struct Links {
     greetings: AtomicU64,
     peer: OtherConfig,
     witness: OtherConfig,
+    lease: Duration,
+    /// Until then this node is cut off on purpose.
+    isolated: watch::Receiver<Moment>,
 }
 
 /// Starts dialling and accepting. It ends when the handle of the replica is gone.
@@ -89,6 +94,7 @@ pub(super) fn spawn(
     endpoint: Endpoint,
     events: mpsc::WeakSender<Event>,
     shared: Shared,
+    isolated: watch::Receiver<Moment>,
 ) -> tokio::task::JoinHandle<()> {
     let links = Arc::new(Links {
         endpoint,
@@ -98,6 +104,8 @@ pub(super) fn spawn(
         greetings: AtomicU64::new(1),
         peer: config.peer.clone(),
         witness: config.witness.clone(),
+        lease: config.lease,
+        isolated,
     });
     if !links.peer.addresses.is_empty() {
         tokio::spawn(links.clone().keep_dialled(Part::Replica));
@@ -109,6 +117,10 @@ pub(super) fn spawn(
 impl Links {
     fn number(&self) -> LinkId {
         LinkId(self.numbers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn is_isolated(&self) -> bool {
+        Clock.now() < *self.isolated.borrow()
     }
 
     fn other(&self, part: Part) -> &OtherConfig {
@@ -159,6 +171,9 @@ impl Links {
     }
 
     async fn dial(self: &Arc<Self>, part: Part) -> Result<(), Unlinked> {
+        if self.is_isolated() {
+            return Err(Unlinked::network("this node is cut off on purpose".into()));
+        }
         let other = self.other(part);
         let connection = self.endpoint.dial(&other.addresses, &other.keys).await.map_err(Unlinked::from)?;
         if self.shared.live.borrow()[usize::from(part == Part::Witness)].is_some() {
@@ -181,7 +196,7 @@ impl Links {
         let nonce = self.greetings.fetch_add(1, Ordering::Relaxed);
         let hello = Hello { nonce, ..hellos[usize::from(part == Part::Witness)] };
         let request = wire::encode_request(&sender, &Request::Hello(hello));
-        let answer = timeout(patience(connection.rtt()), connection.ask(&request)).await;
+        let answer = timeout(patience(connection.rtt(), self.lease), connection.ask(&request)).await;
         let bytes = match answer {
             Ok(bytes) => bytes.map_err(Unlinked::from)?,
             Err(_) => return Err(Unlinked::network("it does not answer the greeting".into())),
@@ -196,7 +211,7 @@ impl Links {
         }
         match reply {
             Reply::Hello(hello) => {
-                let link = Linked { id: self.number(), part, connection };
+                let link = Linked { id: self.number(), part, connection, lease: self.lease };
                 // In this order: what the other end says on the link counts after its greeting.
                 self.send(Event::Dialled { link: link.clone(), from, hello }).await;
                 self.watch(link);
@@ -235,13 +250,17 @@ impl Links {
                 while live.changed().await.is_ok() {}
                 break;
             };
+            if self.is_isolated() {
+                connection.close(CloseCode::LEAVING, "this node is cut off on purpose");
+                continue;
+            }
             let part = if self.peer.keys.contains(&connection.fingerprint()) {
                 Part::Replica
             } else {
                 // Own key or the witness's: it may ask for the status.
                 Part::Witness
             };
-            self.watch(Linked { id: self.number(), part, connection });
+            self.watch(Linked { id: self.number(), part, connection, lease: self.lease });
         }
         self.endpoint.shutdown("the replica has stopped").await;
     }
@@ -249,8 +268,12 @@ impl Links {
     /// Carries everything that arrives on a connection to the actor, until it is over.
     fn watch(self: &Arc<Self>, link: Linked) {
         let this = self.clone();
+        let mut isolated = self.isolated.clone();
         tokio::spawn(async move {
             tokio::select! {
+                Ok(_) = isolated.wait_for(|until| Clock.now() < *until) => {
+                    link.connection.close(CloseCode::LEAVING, "this node is cut off on purpose");
+                }
                 error = this.serve(&link) => link.connection.close(CloseCode::MISBEHAVED, &error),
                 () = this.hear(&link) => {}
                 cause = link.connection.closed() => {
@@ -330,7 +353,7 @@ pub(super) fn ask(link: Linked, sender: Sender, request: Request, events: mpsc::
         let connection = &link.connection;
         let asked = Clock.now();
         let bytes = wire::encode_request(&sender, &request);
-        let reply = match timeout(patience(connection.rtt()), connection.ask(&bytes)).await {
+        let reply = match timeout(patience(connection.rtt(), link.lease), connection.ask(&bytes)).await {
             Ok(Ok(bytes)) => wire::decode_reply(&bytes).map_err(|error| error.to_string()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no answer for {:?}", Clock.now().since(asked))),

@@ -7,12 +7,14 @@
 mod actor;
 mod lease;
 mod links;
+mod measured;
 mod recover;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -27,9 +29,11 @@ use crate::limits::REPLICA_QUEUE_MAX;
 use crate::message::{Kind, Record, Refusal, ReplicaRecord, Report};
 use crate::replica::{Alone, Input, Replica, Settings};
 use crate::rules::Rules;
+use crate::time::Moment;
 
 use actor::{Actor, Event};
 pub use lease::{Lease, PeerDurable, Remaining, Right};
+pub use measured::Measures;
 pub use recover::{RecoverError, Recovery, replace};
 
 /// Identifies one link between the two replicas, the same at both ends. The data layer stamps its own messages with
@@ -227,6 +231,8 @@ pub struct Cluster {
     roles: watch::Receiver<Role>,
     failed: watch::Receiver<Option<Failure>>,
     addresses: Vec<SocketAddr>,
+    isolated: watch::Sender<Moment>,
+    measured: measured::Measured,
     links: tokio::task::JoinHandle<()>,
 }
 
@@ -241,8 +247,8 @@ impl Cluster {
         let (ledger, slot, found) = open_state(&config)?;
         let keys = config.peer.keys.iter().chain(&config.witness.keys).copied();
         let pins = Pins::new(keys.chain([identity.fingerprint()]));
-        let endpoint =
-            Endpoint::bind(&identity, &config.own.listen, pins, Timing::of(config.own.keep_alive))?;
+        let timing = Timing::of(config.own.keep_alive).as_patient_as(config.lease);
+        let endpoint = Endpoint::bind(&identity, &config.own.listen, pins, timing)?;
         let addresses = endpoint.local_addresses();
         let settings = Settings {
             lease: config.lease,
@@ -257,9 +263,11 @@ impl Cluster {
         let (events, queue) = mpsc::channel(REPLICA_QUEUE_MAX);
         let (actor, roles, failed) =
             Actor::start(voter, ledger, slot, step, queue, events.downgrade()).await?;
-        let links = links::spawn(&config, endpoint, events.downgrade(), actor.shared());
+        let (isolated, cut) = watch::channel(Moment::default());
+        let links = links::spawn(&config, endpoint, events.downgrade(), actor.shared(), cut);
+        let measured = actor.measured();
         tokio::spawn(actor.run());
-        Ok(Cluster { events, roles, failed, addresses, links })
+        Ok(Cluster { events, roles, failed, addresses, isolated, measured, links })
     }
 
     /// Where it listens, with the ports that the system chose for port 0.
@@ -337,6 +345,12 @@ impl Cluster {
         self.command(Input::Stopped).await
     }
 
+    /// Whether this replica may stand for election from now on: it may unless it is told otherwise. It votes all the
+    /// same, and one that leads, or is sole, goes on.
+    pub async fn stands(&self, stands: bool) -> Result<(), NotTaken> {
+        self.command(Input::Stands(stands)).await
+    }
+
     /// How it sees the cluster.
     ///
     /// # Errors
@@ -345,6 +359,17 @@ impl Cluster {
         let (to, report) = oneshot::channel();
         self.events.send(Event::Report(to)).await.map_err(|_| NotTaken::Stopped)?;
         report.await.map_err(|_| NotTaken::Stopped)
+    }
+
+    /// What was measured since it joined, for monitors.
+    pub fn measures(&self) -> Measures {
+        self.measured.read()
+    }
+
+    /// Cuts this node off for `span`, to show what happens then: its connections are closed, none is made and none is
+    /// taken. It ends by itself.
+    pub fn isolate(&self, span: Duration) {
+        self.isolated.send_replace(Clock.now() + span);
     }
 
     /// Resolves when the replica cannot go on, with the cause. The process should end then.

@@ -44,6 +44,21 @@ impl Clock {
     }
 }
 
+/// The machine's oscillator since boot, not steered by anybody and standing still in suspension: what the rate of
+/// [`Clock`] is compared with.
+pub fn unsteered() -> Moment {
+    let read = rustix::time::clock_gettime(ClockId::MonotonicRaw);
+    let seconds = u64::try_from(read.tv_sec).expect("time since boot is not negative");
+    let nanos = u64::try_from(read.tv_nsec).expect("a timespec's nanoseconds are not negative");
+    Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+/// Seconds since 1970 on the machine's wall clock, which anybody may set: for people to read, never to decide by.
+pub fn wall_seconds() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
 /// 64 random bits.
 pub fn random_u64() -> u64 {
     u64::from_ne_bytes(random_bytes())

@@ -88,6 +88,8 @@ pub struct Replica {
     /// A sole follower resumes now or when it has asked everybody.
     resume_at: Moment,
     resigning: bool,
+    /// Whether the operator lets it stand.
+    stands: bool,
     refused: Option<(NodeId, Refusal)>,
     /// This voter said that another machine runs with the same state: until it takes a link, this one neither stands nor
     /// resumes, because it may be the older of the two.
@@ -177,6 +179,7 @@ impl Replica {
             flaps: 0,
             resume_at: now + if first { settings.lease } else { settings.lease.max(RESUME_PATIENCE) },
             resigning: false,
+            stands: true,
             refused: None,
             doubted: None,
             took_part: false,
@@ -261,6 +264,7 @@ impl Replica {
                 self.ballot.not_greeted(part, by, &refusal, self.draws.next());
             }
             Input::LinkDown(link) => self.link_down(now, link),
+            Input::Stands(stands) => self.stands = stands,
             Input::Durable(position) => self.ballot.durable(position),
             Input::Offer(position) => taken = self.offer(now, position, &mut asks),
             Input::Join(term) => taken = self.join(now, term, &mut asks),

@@ -13,6 +13,9 @@ use super::{Ask, Replica, Role};
 
 impl Replica {
     pub(super) fn may_stand_at(&self) -> Moment {
+        if !self.stands {
+            return Moment::FOREVER;
+        }
         let mut at = self.stand_at.max(self.yield_until);
         if self.ballot.rules().keep(Rule::StandingIsGranting) {
             at = at.max(self.hold_off);

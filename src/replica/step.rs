@@ -79,6 +79,8 @@ pub enum Input {
     },
     /// A link is over.
     LinkDown(LinkId),
+    /// Whether this replica may stand from now on. Until it is told, it may.
+    Stands(bool),
     /// The data layer made more durable (or, in a resync, less).
     Durable(Position),
     /// The data layer, leading, wants the peer to join: it holds this much, and acknowledged no more.

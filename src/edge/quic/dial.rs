@@ -76,7 +76,7 @@ impl Endpoint {
         let config = self.client_config(expected.clone()).map_err(ours)?;
         let connecting =
             socket.connect_with(config, address, tls::SERVER_NAME).map_err(|e| ours(e.to_string()))?;
-        let made = timeout(DIAL_TIMEOUT, connecting).await.map_err(|_| LinkError::Silent)?;
+        let made = timeout(self.timing().handshake, connecting).await.map_err(|_| LinkError::Silent)?;
         if let Some(got) = expected.stranger() {
             return Err(LinkError::WrongKey { expected: pins.to_vec(), got });
         }

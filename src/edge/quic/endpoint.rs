@@ -17,9 +17,9 @@ use super::pins::{Pins, not_pinned};
 use crate::edge::identity::Identity;
 use crate::edge::tls::{self, Expected};
 use crate::limits::{
-    ACCEPT_QUEUE_MAX, DATAGRAM_BUFFER_BYTES_MAX, GOODBYE_TIMEOUT, HANDSHAKE_BUFFER_BYTES_MAX,
-    HANDSHAKE_BUFFERS_BYTES_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_BEFORE_RETRY_MAX, HANDSHAKES_MAX,
-    IDLE_KEEP_ALIVES, KEEP_ALIVE_DEFAULT, MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX,
+    ACCEPT_QUEUE_MAX, ASK_PATIENCE_MAX, DATAGRAM_BUFFER_BYTES_MAX, DIAL_TIMEOUT, GOODBYE_TIMEOUT,
+    HANDSHAKE_BUFFER_BYTES_MAX, HANDSHAKE_BUFFERS_BYTES_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_BEFORE_RETRY_MAX,
+    HANDSHAKES_MAX, IDLE_KEEP_ALIVES, KEEP_ALIVE_DEFAULT, MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX,
 };
 
 /// How often an idle connection says that it is there, and how long silence is taken for nothing. Neither is a
@@ -30,12 +30,19 @@ pub struct Timing {
     pub keep_alive: Duration,
     /// Silence after which a connection is given up.
     pub idle: Duration,
+    /// Silence after which a handshake with one address is given up.
+    pub handshake: Duration,
 }
 
 impl Timing {
     /// The given keep-alive, and as many of them missed as end a connection.
     pub fn of(keep_alive: Duration) -> Timing {
-        Timing { keep_alive, idle: keep_alive * IDLE_KEEP_ALIVES }
+        Timing { keep_alive, idle: keep_alive * IDLE_KEEP_ALIVES, handshake: DIAL_TIMEOUT }
+    }
+
+    /// Waits for others as long as a lease lasts: with a node that is far away nothing shorter decides.
+    pub fn as_patient_as(self, lease: Duration) -> Timing {
+        Timing { handshake: lease.clamp(DIAL_TIMEOUT, ASK_PATIENCE_MAX), ..self }
     }
 }
 
@@ -158,6 +165,10 @@ impl Endpoint {
         if timeout(GOODBYE_TIMEOUT, quiet).await.is_err() {
             tracing::debug!("some connections did not end in time");
         }
+    }
+
+    pub(super) fn timing(&self) -> Timing {
+        self.0.timing
     }
 
     /// The socket that can send to an address.

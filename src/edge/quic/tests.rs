@@ -14,7 +14,11 @@ use crate::limits::{CONNECTIONS_PER_KEY_MAX, MESSAGE_BYTES_MAX, STREAMS_PER_CONN
 
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Far beyond the deadline: what ends a connection in these tests is never the idle time-out.
-const TIMING: Timing = Timing { keep_alive: Duration::from_secs(100), idle: Duration::from_secs(300) };
+const TIMING: Timing = Timing {
+    keep_alive: Duration::from_secs(100),
+    idle: Duration::from_secs(300),
+    handshake: Duration::from_secs(5),
+};
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {

@@ -1,0 +1,182 @@
+//! Everything that the service consists of, so that it can be killed whole: a cgroup where one can be made, and the
+//! process groups of whatever the agent started.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// A cgroup (version 2) of the agent's own.
+#[derive(Clone, Debug)]
+pub struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// Makes, or finds, the cgroup of this name below the agent's own one.
+    ///
+    /// # Errors
+    /// If there is no writable cgroup of version 2 here, or the kernel cannot kill one whole (before Linux 5.14).
+    pub fn make(name: &str) -> io::Result<Cgroup> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let mount = mounts.lines().find_map(cgroup2_mount).ok_or_else(|| io::Error::other("not mounted"))?;
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
+        let place = Path::new(mount).join(own).join(name);
+        match fs::create_dir(&place) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        Cgroup::at(&place)
+    }
+
+    /// One that others make and remove, as systemd does with its units: it may not be there now.
+    pub fn of_others(place: &Path) -> Cgroup {
+        Cgroup(place.into())
+    }
+
+    /// An existing one.
+    ///
+    /// # Errors
+    /// If it is none, or may not be killed.
+    pub fn at(place: &Path) -> io::Result<Cgroup> {
+        fs::OpenOptions::new().write(true).open(place.join("cgroup.kill"))?;
+        Ok(Cgroup(place.into()))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Kills everything in it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn kill(&self) -> io::Result<()> {
+        match fs::write(self.0.join("cgroup.kill"), "1") {
+            // Nothing is there, so nothing is in it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        // One that is gone has nothing in it.
+        fs::read_to_string(self.0.join("cgroup.events")).map_or_else(
+            |error| error.kind() == io::ErrorKind::NotFound,
+            |events| events.lines().any(|line| line == "populated 0"),
+        )
+    }
+}
+
+/// The mount point of a line of `mountinfo`, if a cgroup of version 2 is mounted there.
+fn cgroup2_mount(line: &str) -> Option<&str> {
+    let (before, after) = line.split_once(" - ")?;
+    (after.split(' ').next() == Some("cgroup2")).then(|| before.split(' ').nth(4)).flatten()
+}
+
+/// What is killed when the service has to be gone.
+#[derive(Debug, Default)]
+pub struct Containment {
+    cgroups: Vec<Cgroup>,
+    groups: Mutex<HashSet<i32>>,
+}
+
+impl Containment {
+    /// With these cgroups; process groups are added as they are made.
+    pub fn new(cgroups: Vec<Cgroup>) -> Containment {
+        Containment { cgroups, groups: Mutex::default() }
+    }
+
+    fn groups(&self) -> std::sync::MutexGuard<'_, HashSet<i32>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Processes of this group belong to the service, until it is empty.
+    pub fn add(&self, group: Pid) {
+        let mut groups = self.groups();
+        // Numbers of groups that are empty may be given to others.
+        let alive = alive_groups();
+        groups.retain(|group| alive.contains(group));
+        groups.insert(group.as_raw_pid());
+    }
+
+    /// SIGKILL to everything.
+    pub fn kill(&self) {
+        for cgroup in &self.cgroups {
+            if let Err(error) = cgroup.kill() {
+                tracing::error!(cgroup = %cgroup.path().display(), "cannot be killed: {error}");
+            }
+        }
+        self.signal(Signal::KILL);
+    }
+
+    /// A signal to all process groups.
+    pub fn signal(&self, signal: Signal) {
+        let alive = alive_groups();
+        let mut groups = self.groups();
+        groups.retain(|group| alive.contains(group));
+        for group in groups.iter().filter_map(|group| Pid::from_raw(*group)) {
+            // An error means that it has just ended.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// Whether nothing of it runs any more.
+    pub fn is_empty(&self) -> bool {
+        let alive = alive_groups();
+        self.cgroups.iter().all(Cgroup::is_empty) && self.groups().iter().all(|group| !alive.contains(group))
+    }
+}
+
+/// The process groups that have a process which runs: one that has ended and was not waited for does not count.
+fn alive_groups() -> HashSet<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return HashSet::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| group_of_alive(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect()
+}
+
+/// From `pid (name) state parent group …`; the name may hold anything.
+fn group_of_alive(stat: &str) -> Option<i32> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    let state = fields.next()?;
+    let group = fields.nth(1)?.parse().ok()?;
+    (!matches!(state, "Z" | "X" | "x")).then_some(group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+
+    #[test]
+    fn the_lines_of_the_kernel_are_read() {
+        let line = "35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot";
+        assert_eq!(cgroup2_mount(line), Some("/sys/fs/cgroup"));
+        assert_eq!(cgroup2_mount("36 24 0:31 / /proc rw - proc proc rw"), None);
+        assert_eq!(group_of_alive("12 (a ) b) S 1 77 12 0"), Some(77));
+        assert_eq!(group_of_alive("12 (sh) Z 1 77 12 0"), None);
+    }
+
+    #[test]
+    fn a_group_is_killed_with_its_grandchildren_and_is_empty_then() {
+        let containment = Containment::default();
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "trap '' TERM; sh -c 'trap \"\" TERM; sleep 600' & wait"])
+            .process_group(0)
+            .spawn()
+            .expect("a shell");
+        containment.add(Pid::from_child(&child));
+        assert!(!containment.is_empty());
+        containment.kill();
+        child.wait().expect("it ends");
+        let deadline = crate::edge::clock::Clock.now() + std::time::Duration::from_secs(20);
+        while !containment.is_empty() {
+            assert!(crate::edge::clock::Clock.now() < deadline, "the grandchild is still there");
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What the agent starts of this program itself: parts that have to be processes of their own.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_current_process_group, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::agent::contain::Cgroup;
+use crate::edge::clock::Clock;
+
+/// Moves itself into a cgroup and becomes a program.
+#[derive(Args, Debug)]
+pub struct Contained {
+    #[arg(long)]
+    cgroup: PathBuf,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+impl Contained {
+    /// Does not return unless it fails.
+    ///
+    /// # Errors
+    /// If the cgroup cannot be entered, or the program cannot be run.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        enter(&self.cgroup)?;
+        let (program, arguments) = self.command.split_first().context("a program")?;
+        Err(std::process::Command::new(program).args(arguments).exec())
+            .context(program.to_string_lossy().into_owned())
+    }
+}
+
+fn enter(cgroup: &std::path::Path) -> anyhow::Result<()> {
+    let procs = cgroup.join("cgroup.procs");
+    std::fs::write(&procs, "0").with_context(|| procs.display().to_string())
+}
+
+/// Runs a command, and kills everything around it when the agent is gone: then its standard input ends.
+#[derive(Args, Debug)]
+pub struct Guard {
+    #[arg(long)]
+    cgroup: Option<PathBuf>,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+impl Guard {
+    /// Returns the exit code of the command.
+    ///
+    /// # Errors
+    /// If the command cannot be run.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(cgroup) = &self.cgroup {
+            enter(cgroup)?;
+        }
+        let cgroup = self.cgroup.as_deref().and_then(|place| Cgroup::at(place).ok());
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            if let Some(cgroup) = cgroup {
+                let _ = cgroup.kill();
+            }
+            // This process is one of them.
+            let _ = kill_current_process_group(Signal::KILL);
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            // What the command is asked by signals is not meant for its guard, which tells how the command ended.
+            let mut ignored = Vec::new();
+            for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
+                ignored.push(signal(kind)?);
+            }
+            let (program, arguments) = self.command.split_first().context("a program")?;
+            let status = tokio::process::Command::new(program)
+                .args(arguments)
+                .stdin(Stdio::null())
+                .status()
+                .await
+                .with_context(|| program.to_string_lossy().into_owned())?;
+            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+        })
+    }
+}
+
+/// Stops a process, and lets it go on after a time.
+#[derive(Args, Debug)]
+pub struct Freeze {
+    #[arg(long)]
+    pid: i32,
+    #[arg(long)]
+    for_ms: u64,
+}
+
+impl Freeze {
+    /// Returns when it goes on again.
+    ///
+    /// # Errors
+    /// If there is no such process.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let pid = Pid::from_raw(self.pid).context("no process id")?;
+        let end = Clock.now() + Duration::from_millis(self.for_ms);
+        kill_process(pid, Signal::STOP)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        runtime.block_on(Clock.until(end));
+        kill_process(pid, Signal::CONT)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
