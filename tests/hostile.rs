@@ -126,11 +126,11 @@ fn any_other_version_is_told_apart_whatever_follows_it() {
 
 #[test]
 fn the_versions_are_told_in_one_spelling_only() {
-    // As a variant of version 1, it would be a second one.
+    // As the variant of version 1 that it is in the enumeration (the 15th), it would be a second one.
     let blank = wire::encode_reply(&sender(), &Reply::Refused(refusals()[4]));
     let head = blank.len() - 8;
     let mut forged = blank[..head].to_vec();
-    forged.extend(13u32.to_le_bytes());
+    forged.extend(15u32.to_le_bytes());
     forged.extend([1, 0, 2, 0]);
     assert!(matches!(wire::decode_reply(&forged), Err(WireError::Malformed { .. })));
 }
