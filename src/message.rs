@@ -11,6 +11,10 @@ use crate::time::Millis;
 /// Lives that were given up and are remembered as such; with one more, the earliest is forgotten.
 pub const BANNED_MAX: usize = 4;
 
+/// Earlier lives of the peer that a replica keeps in mind: with the present one, and the one that it voted for, all of
+/// them can be given up at once.
+pub const LIVES_MET_MAX: usize = BANNED_MAX - 2;
+
 /// What a cluster protects; chosen when it is made and never changed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -590,6 +594,8 @@ pub struct ReplicaRecord {
     pub longest_lease: Millis,
     /// What peer and witness said of themselves.
     pub remembers: [Option<Remembered>; 2],
+    /// Earlier lives of the peer that took part, the newest last: one of them may be the one that an operator gives up.
+    pub met: [Incarnation; LIVES_MET_MAX],
     /// Lives that were given up by an operator and must not come back.
     pub banned: [Incarnation; BANNED_MAX],
 }

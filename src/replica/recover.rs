@@ -2,7 +2,7 @@
 
 use crate::ids::{Incarnation, Term, VoterId};
 use crate::limits::RECOVERY_TERM_BITS;
-use crate::memory::ban;
+use crate::memory::add_lives;
 use crate::message::{ReplicaRecord, Standing};
 
 /// Why there is nothing to recover.
@@ -55,7 +55,7 @@ pub fn recovered(found: &ReplicaRecord) -> Result<ReplicaRecord, NotRecoverable>
     let me = VoterId { node: found.node, incarnation: found.incarnation };
     let mut record =
         ReplicaRecord { term: Term(term), voted_for: Some(me), holds: Term(term), sole: true, ..*found };
-    ban(&mut record.banned, &lost_lives(found));
+    add_lives(&mut record.banned, &lost_lives(found));
     Ok(record)
 }
 
@@ -63,9 +63,13 @@ pub fn recovered(found: &ReplicaRecord) -> Result<ReplicaRecord, NotRecoverable>
 pub fn lost_lives(found: &ReplicaRecord) -> Vec<Incarnation> {
     let peer = found.remembers[0].map(|known| known.voter);
     let voted = found.voted_for.filter(|voter| voter.node != found.node);
-    let mut lives: Vec<Incarnation> =
-        [peer, voted].into_iter().flatten().map(|voter| voter.incarnation).collect();
-    lives.dedup();
+    let mut lives = Vec::new();
+    let newer = [voted, peer].into_iter().flatten().map(|voter| voter.incarnation);
+    for life in found.met.into_iter().filter(|life| *life != Incarnation::NIL).chain(newer) {
+        if !lives.contains(&life) {
+            lives.push(life);
+        }
+    }
     lives
 }
 
@@ -109,6 +113,35 @@ mod tests {
         let record = recovered(&survivor(0xfffe)).expect("there is something to recover");
         assert_eq!(record.term, Term(3 << 16));
         assert_eq!(recovered(&survivor(u32::MAX - 9)), Err(NotRecoverable::NoTerm(Term(u32::MAX - 5))));
+    }
+
+    #[test]
+    fn the_life_that_held_everything_is_given_up_although_its_successor_was_met_first() {
+        let mut found = survivor(5);
+        // It led the last term that it took part in, so its own vote does not name the lost one; and the machine was set
+        // up anew before the operator decided.
+        found.voted_for = Some(VoterId { node: found.node, incarnation: found.incarnation });
+        let settings = crate::replica::Settings::default();
+        let now = crate::time::Moment(0);
+        let (mut replica, _) =
+            Replica::start(now, found, Position(7), settings, 1, crate::rules::Rules::KEPT);
+        let voter = VoterId { node: "a".parse().expect("a name"), incarnation: Incarnation(0xaa) };
+        let blank = Replica::blank(voter.node, found.name, Kind::Replicated, voter.incarnation);
+        let (successor, _) = Replica::start(now, blank, Position(0), settings, 2, crate::rules::Rules::KEPT);
+        let step = replica.handle(
+            now,
+            crate::replica::Input::Asked {
+                link: crate::ids::LinkId(1),
+                from: successor.ballot().sender(),
+                request: crate::message::Request::Hello(
+                    successor.ballot().hello(crate::message::Part::Replica),
+                ),
+            },
+        );
+        let found = step.record.expect("it remembers whom it met");
+        assert_eq!(found.remembers[0].map(|known| known.voter), Some(voter));
+        let banned = recovered(&found).expect("there is something to recover").banned;
+        assert!(banned.contains(&Incarnation(0xa)), "{banned:?}");
     }
 
     #[test]

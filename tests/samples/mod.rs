@@ -272,6 +272,7 @@ pub fn replica_record() -> ReplicaRecord {
         adoption: adoption(6),
         longest_lease: Millis(9),
         remembers: [Some(remembered("b")), None],
+        met: [Incarnation(14), Incarnation(15)],
         banned: [Incarnation(10), Incarnation(11), Incarnation(12), Incarnation(13)],
     }
 }
