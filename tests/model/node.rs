@@ -443,8 +443,8 @@ impl Node {
                 self.ballot.confirmed(*term).ok()?;
                 Some(None)
             }
-            Reply::Admitted { term } | Reply::Validated { term } => {
-                self.ballot.witness_is_member(*term);
+            Reply::Admitted { .. } | Reply::Validated { .. } => {
+                self.ballot.witness_is_member();
                 Some(None)
             }
             _ => None,
