@@ -130,7 +130,7 @@ fn the_versions_are_told_in_one_spelling_only() {
     let blank = wire::encode_reply(&sender(), &Reply::Refused(refusals()[4]));
     let head = blank.len() - 8;
     let mut forged = blank[..head].to_vec();
-    forged.extend(13u32.to_le_bytes());
+    forged.extend(15u32.to_le_bytes());
     forged.extend([1, 0, 2, 0]);
     assert!(matches!(wire::decode_reply(&forged), Err(WireError::Malformed { .. })));
 }
