@@ -16,7 +16,7 @@
 //!   end is dead is given up in less than a minute, so it would have to be set up anew in less).
 
 use crate::ids::{Boot, Incarnation, Position, Term, VoterId};
-use crate::message::{BANNED_MAX, Hello, Part, Ratchet, Refusal, Remembered, Sender, Standing};
+use crate::message::{Hello, Part, Ratchet, Refusal, Remembered, Sender, Standing};
 use crate::rules::{Rule, Rules};
 
 /// Half of a number of a link counts, the other half is drawn.
@@ -243,17 +243,17 @@ impl Remembered {
     }
 }
 
-/// Adds lives that were given up to those known; the earliest makes room.
-pub(crate) fn ban(banned: &mut [Incarnation; BANNED_MAX], lives: &[Incarnation]) {
+/// Adds lives to those known; the earliest makes room.
+pub(crate) fn add_lives(known: &mut [Incarnation], lives: &[Incarnation]) {
     for life in lives.iter().filter(|life| **life != Incarnation::NIL) {
-        if banned.contains(life) {
+        if known.contains(life) {
             continue;
         }
-        if let Some(free) = banned.iter_mut().find(|place| **place == Incarnation::NIL) {
+        if let Some(free) = known.iter_mut().find(|place| **place == Incarnation::NIL) {
             *free = *life;
         } else {
-            banned.rotate_left(1);
-            banned[BANNED_MAX - 1] = *life;
+            known.rotate_left(1);
+            known[known.len() - 1] = *life;
         }
     }
 }
@@ -262,7 +262,7 @@ pub(crate) fn ban(banned: &mut [Incarnation; BANNED_MAX], lives: &[Incarnation])
 mod tests {
     use super::*;
     use crate::ids::ClusterId;
-    use crate::message::{Adoption, Kind};
+    use crate::message::{Adoption, BANNED_MAX, Kind};
 
     /// One end: its durable state, and the number with which the live link came up.
     #[derive(Clone, Copy, Debug)]
@@ -497,10 +497,10 @@ mod tests {
 
     #[test]
     fn a_life_that_was_given_up_is_remembered_until_there_is_no_room() {
-        let mut banned = [Incarnation::NIL; BANNED_MAX];
-        ban(&mut banned, &[Incarnation(1), Incarnation::NIL, Incarnation(1), Incarnation(2)]);
-        assert_eq!(banned[..3], [Incarnation(1), Incarnation(2), Incarnation::NIL]);
-        ban(&mut banned, &[Incarnation(3), Incarnation(4), Incarnation(5)]);
-        assert_eq!(banned, [2, 3, 4, 5].map(Incarnation));
+        let mut known = [Incarnation::NIL; 4];
+        add_lives(&mut known, &[Incarnation(1), Incarnation::NIL, Incarnation(1), Incarnation(2)]);
+        assert_eq!(known[..3], [Incarnation(1), Incarnation(2), Incarnation::NIL]);
+        add_lives(&mut known, &[Incarnation(3), Incarnation(4), Incarnation(5)]);
+        assert_eq!(known, [2, 3, 4, 5].map(Incarnation));
     }
 }

@@ -9,7 +9,11 @@ use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Posi
 use crate::time::Millis;
 
 /// Lives that were given up and are remembered as such; with one more, the earliest is forgotten.
-pub const BANNED_MAX: usize = 4;
+pub const BANNED_MAX: usize = 16;
+
+/// Earlier lives of the peer that a replica keeps in mind: with the present one, and the one that it voted for, all of
+/// them can be given up at once.
+pub const LIVES_MET_MAX: usize = 2;
 
 /// What a cluster protects; chosen when it is made and never changed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -435,8 +439,8 @@ pub enum Refusal {
     },
     /// Two machines speak with one key and one state.
     #[error(
-        "two copies of {life} run, with one key and one state, or {with} was copied; stop one of them, and run \
-         `tiebreak replace` on the one that is kept"
+        "two copies of {life} run, with one key and one state, or {with} was copied. Stop one of them. If the one that is \
+         kept is turned away, run `tiebreak replace` on it, or, if it went on alone, on {with}"
     )]
     Copied {
         /// The one that asks.
@@ -590,6 +594,8 @@ pub struct ReplicaRecord {
     pub longest_lease: Millis,
     /// What peer and witness said of themselves.
     pub remembers: [Option<Remembered>; 2],
+    /// Earlier lives of the peer that took part, the newest last: one of them may be the one that an operator gives up.
+    pub met: [Incarnation; LIVES_MET_MAX],
     /// Lives that were given up by an operator and must not come back.
     pub banned: [Incarnation; BANNED_MAX],
 }

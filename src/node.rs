@@ -334,6 +334,12 @@ impl Voters {
         {
             old.close(CloseCode::DONE, "a newer connection is used");
         }
+        // A life that was given up is told so when it greets again.
+        for (_, link) in
+            self.links.extract_if(|(name, node), _| *name == seat.cluster && !voter.is_linked(*node))
+        {
+            link.close(CloseCode::DONE, "this link is over");
+        }
         let outgoing = Outgoing { sender, reply, responder, linked };
         Ok(self.ledger.seal(*slot, record.map(Record::Witness).as_ref(), outgoing)?)
     }

@@ -189,6 +189,26 @@ async fn a_life_that_was_given_up_hears_of_it_from_the_witness_alone() {
 }
 
 #[tokio::test]
+async fn a_life_that_was_given_up_while_it_ran_on_hears_of_it_from_the_witness_that_it_is_linked_to() {
+    let mut three = Three::start(Setup::new(), Kind::Replicated).await;
+    three.kill(B).await;
+    three.until_solo(A).await;
+    three.until(A, "it is linked to the witness", |report| report.others[1].is_some()).await;
+    // The operator believes that A is off. It is not, and B reaches the witness only.
+    let output = tiebreak(&["recover", "--accept-data-loss"], &three.setup.file(B), "orders\n").await;
+    assert!(output.status.success(), "{}", told(&output));
+    let mut config = three.setup.replica(B);
+    (config.own.listen, config.peer.addresses) = (Vec::new(), Vec::new());
+    let (survivor, _serving) = join(config).await;
+    let blank = three.until(A, "it begins again", |report| report.standing == Standing::Blank).await;
+    assert!(!blank.acts && !blank.sole, "sole or not, it stops: {blank:#?}");
+    let mut roles = survivor.roles();
+    while !survivor.report().await.expect("it runs").acts {
+        roles.next().await.expect("it runs on");
+    }
+}
+
+#[tokio::test]
 async fn each_node_can_be_replaced_by_a_command_but_not_the_one_that_holds_everything_alone() {
     let mut three = Three::start(Setup::new(), Kind::Replicated).await;
     let replace = async |three: &Three, node| tiebreak(&["replace"], &three.setup.file(node), "").await;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 
 use crate::Start;
@@ -46,6 +47,11 @@ impl Init {
             return Ok(());
         }
         match config {
+            NodeConfig::Witness(_) if self.kind == Protects::Leadership => bail!(
+                "{} is the configuration of a witness, which learns from a leader what a cluster protects; give `--kind` where \
+                 the cluster is made",
+                self.config.display()
+            ),
             NodeConfig::Witness(config) => {
                 crate::init_witness(&config)?;
                 println!(

@@ -27,7 +27,9 @@ mod tests;
 mod view;
 
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, VoterId};
-use crate::message::{Adoption, BANNED_MAX, Kind, Part, Refusal, ReplicaRecord, Reply, Request, Standing};
+use crate::message::{
+    Adoption, BANNED_MAX, Kind, LIVES_MET_MAX, Part, Refusal, ReplicaRecord, Reply, Request, Standing,
+};
 use crate::rules::{Rule, Rules};
 use crate::time::{Millis, Moment};
 
@@ -118,6 +120,7 @@ impl Replica {
             adoption: Adoption::NONE,
             longest_lease: Millis(0),
             remembers: [None; 2],
+            met: [Incarnation::NIL; LIVES_MET_MAX],
             banned: [Incarnation::NIL; BANNED_MAX],
         }
     }

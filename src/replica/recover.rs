@@ -2,7 +2,7 @@
 
 use crate::ids::{Incarnation, Term, VoterId};
 use crate::limits::RECOVERY_TERM_BITS;
-use crate::memory::ban;
+use crate::memory::add_lives;
 use crate::message::{ReplicaRecord, Standing};
 
 /// Why there is nothing to recover.
@@ -11,22 +11,24 @@ use crate::message::{ReplicaRecord, Standing};
 pub enum NotRecoverable {
     /// It has never held anything of a cluster.
     #[error(
-        "this replica is blank and holds nothing of a cluster; `tiebreak init` makes a new cluster of the data that is \
-         here"
+        "this replica is blank and holds nothing of a cluster. To make a new cluster of the data that is here, move its state \
+         directory away and run `tiebreak init`"
     )]
     Blank,
     /// It was copying.
     #[error(
         "this replica was copying from its leader, and what it has may be neither the old data nor the new; restore a \
-         backup, and make a new cluster of it with `tiebreak replace` and `tiebreak init`"
+         backup, move the state directory away, and make a new cluster of it with `tiebreak init`"
     )]
     Resyncing,
     /// It holds everything.
-    #[error("this replica went on alone and holds everything: nothing is lost; start it, and it leads")]
+    #[error(
+        "this replica went on alone and holds everything: nothing is lost; start it, and it leads, in five seconds at most. If it is turned away as a copy, run `tiebreak replace` on the one that turns it away"
+    )]
     Sole,
     /// There is no term above the one that it has.
     #[error(
-        "its term is {0}, and there is none far enough above it; make a new cluster with `tiebreak init`"
+        "its term is {0}, and there is none far enough above it; move the state directory away and make a new cluster with `tiebreak init`"
     )]
     NoTerm(Term),
 }
@@ -55,7 +57,7 @@ pub fn recovered(found: &ReplicaRecord) -> Result<ReplicaRecord, NotRecoverable>
     let me = VoterId { node: found.node, incarnation: found.incarnation };
     let mut record =
         ReplicaRecord { term: Term(term), voted_for: Some(me), holds: Term(term), sole: true, ..*found };
-    ban(&mut record.banned, &lost_lives(found));
+    add_lives(&mut record.banned, &lost_lives(found));
     Ok(record)
 }
 
@@ -63,9 +65,13 @@ pub fn recovered(found: &ReplicaRecord) -> Result<ReplicaRecord, NotRecoverable>
 pub fn lost_lives(found: &ReplicaRecord) -> Vec<Incarnation> {
     let peer = found.remembers[0].map(|known| known.voter);
     let voted = found.voted_for.filter(|voter| voter.node != found.node);
-    let mut lives: Vec<Incarnation> =
-        [peer, voted].into_iter().flatten().map(|voter| voter.incarnation).collect();
-    lives.dedup();
+    let mut lives = Vec::new();
+    let newer = [voted, peer].into_iter().flatten().map(|voter| voter.incarnation);
+    for life in found.met.into_iter().filter(|life| *life != Incarnation::NIL).chain(newer) {
+        if !lives.contains(&life) {
+            lives.push(life);
+        }
+    }
     lives
 }
 
@@ -109,6 +115,35 @@ mod tests {
         let record = recovered(&survivor(0xfffe)).expect("there is something to recover");
         assert_eq!(record.term, Term(3 << 16));
         assert_eq!(recovered(&survivor(u32::MAX - 9)), Err(NotRecoverable::NoTerm(Term(u32::MAX - 5))));
+    }
+
+    #[test]
+    fn the_life_that_held_everything_is_given_up_although_its_successor_was_met_first() {
+        let mut found = survivor(5);
+        // It led the last term that it took part in, so its own vote does not name the lost one; and the machine was set
+        // up anew before the operator decided.
+        found.voted_for = Some(VoterId { node: found.node, incarnation: found.incarnation });
+        let settings = crate::replica::Settings::default();
+        let now = crate::time::Moment(0);
+        let (mut replica, _) =
+            Replica::start(now, found, Position(7), settings, 1, crate::rules::Rules::KEPT);
+        let voter = VoterId { node: "a".parse().expect("a name"), incarnation: Incarnation(0xaa) };
+        let blank = Replica::blank(voter.node, found.name, Kind::Replicated, voter.incarnation);
+        let (successor, _) = Replica::start(now, blank, Position(0), settings, 2, crate::rules::Rules::KEPT);
+        let step = replica.handle(
+            now,
+            crate::replica::Input::Asked {
+                link: crate::ids::LinkId(1),
+                from: successor.ballot().sender(),
+                request: crate::message::Request::Hello(
+                    successor.ballot().hello(crate::message::Part::Replica),
+                ),
+            },
+        );
+        let found = step.record.expect("it remembers whom it met");
+        assert_eq!(found.remembers[0].map(|known| known.voter), Some(voter));
+        let banned = recovered(&found).expect("there is something to recover").banned;
+        assert!(banned.contains(&Incarnation(0xa)), "{banned:?}");
     }
 
     #[test]

@@ -303,6 +303,10 @@ impl Replica {
                 self.peer_heard = now;
             }
             Part::Witness => {
+                if hello.standing == Standing::Unvalidated {
+                    // It may have forgotten what it promised, and how long that was at most.
+                    self.witness_lease.clear();
+                }
                 self.witness_lease.renew_now();
                 let term = self.ballot.record().term;
                 let asked = self.confirming == Some(ASKED_ON_AN_EARLIER_LINK);

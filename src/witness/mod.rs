@@ -15,7 +15,7 @@ mod lease;
 mod normal;
 
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, VoterId};
-use crate::memory::{Finding, Greeting, Own, ban};
+use crate::memory::{Finding, Greeting, Own, add_lives};
 use crate::message::{
     Adoption, BANNED_MAX, Candidacy, Hello, Kind, OtherReport, Part, Refusal, Remembered, Reply, Report,
     Request, RoleName, Sender, Standing, WitnessRecord, Word,
@@ -168,6 +168,11 @@ impl Witness {
             Standing::Member if !self.validated => Standing::Unvalidated,
             standing => standing,
         }
+    }
+
+    /// Whether that replica has a live link.
+    pub(crate) fn is_linked(&self, node: NodeId) -> bool {
+        self.links.iter().flatten().any(|link| link.who.node == node)
     }
 
     /// What it says when a link to that replica opens.
@@ -392,7 +397,7 @@ impl Witness {
             Some(Remembered { took_part: Term::ZERO, position: Position(0), ..remember });
         self.greetings[place] = Some(greeting);
         self.refused = self.refused.filter(|(node, _)| *node != from.voter.node);
-        ban(&mut self.record.banned, &hello.banned);
+        add_lives(&mut self.record.banned, &hello.banned);
         #[allow(clippy::cast_possible_truncation, reason = "the upper half of 128 bits is 64 bits")]
         let nonce = (fresh >> 64) as u64;
         self.links[place] =

@@ -81,7 +81,7 @@ fn hello() -> Hello {
         adoption: adoption(3),
         remembers: None,
         nonce: 5,
-        banned: [Incarnation(6), Incarnation(7), Incarnation(8), Incarnation(9)],
+        banned: std::array::from_fn(|i| Incarnation(0x60 + i as u128)),
     }
 }
 
@@ -252,7 +252,7 @@ pub fn witness_record() -> WitnessRecord {
         confirmed: Word::default(),
         longest_lease: Millis(6),
         remembers: [None, Some(remembered("b"))],
-        banned: [Incarnation(11), Incarnation(12), Incarnation(13), Incarnation(14)],
+        banned: std::array::from_fn(|i| Incarnation(0x60 + i as u128)),
     }
 }
 
@@ -272,7 +272,8 @@ pub fn replica_record() -> ReplicaRecord {
         adoption: adoption(6),
         longest_lease: Millis(9),
         remembers: [Some(remembered("b")), None],
-        banned: [Incarnation(10), Incarnation(11), Incarnation(12), Incarnation(13)],
+        met: [Incarnation(14), Incarnation(15)],
+        banned: std::array::from_fn(|i| Incarnation(0x60 + i as u128)),
     }
 }
 

@@ -2,7 +2,7 @@
 //! the two ends compare what they remember. (§5, §7)
 
 use crate::ids::{ClusterId, Incarnation, LinkId, Term, VoterId};
-use crate::memory::{Finding, Greeting, Own, ban};
+use crate::memory::{Finding, Greeting, Own, add_lives};
 use crate::message::{Hello, Part, Refusal, ReplicaRecord, Sender, Standing};
 use crate::rules::Rule;
 
@@ -100,11 +100,16 @@ impl Ballot {
             self.role = NO_LEADER;
         }
         self.greeting = greeting;
+        let met = self.record.remembers[place(hello.part)]
+            .filter(|known| known.voter != from.voter && known.took_part != Term::ZERO);
+        if let Some(earlier) = met {
+            add_lives(&mut self.record.met, &[earlier.voter.incarnation]);
+        }
         self.record.remembers[place(hello.part)] = Some(remember);
         if self.record.standing == Standing::Blank && hello.standing == Standing::Member {
             self.record.kind = hello.kind;
         }
-        ban(&mut self.record.banned, &hello.banned);
+        add_lives(&mut self.record.banned, &hello.banned);
         let nonce = if dialled { hello.nonce } else { high_half(fresh) };
         let link = Link { id, who: from.voter, standing: hello.standing, term: from.term, nonce, number };
         match hello.part {

@@ -1,6 +1,7 @@
 //! For the exhaustive search alone: one state for all those that differ only in what cannot matter to it.
 
-use crate::ids::{LinkId, Term};
+use crate::ids::{Incarnation, LinkId, Term};
+use crate::message::LIVES_MET_MAX;
 
 use super::{Ballot, Role};
 
@@ -16,6 +17,7 @@ impl Ballot {
     #[must_use]
     pub fn plain(mut self, [to_peer, to_witness]: [LinkId; 2], nonce: Option<u64>) -> Ballot {
         self.record.remembers = [None; 2];
+        self.record.met = [Incarnation::NIL; LIVES_MET_MAX];
         self.greeting = None;
         if let Some(witness) = &mut self.witness {
             (witness.id, witness.term) = (to_witness, Term::ZERO);

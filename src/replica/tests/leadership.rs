@@ -68,3 +68,22 @@ fn without_data_a_new_life_of_the_peer_is_taken_in_once_the_witness_has_confirme
     });
     assert_eq!(admits, Some((Term(7), Some(Incarnation(0xbb)))), "{step:?}");
 }
+
+#[test]
+fn a_lease_of_a_witness_that_may_have_forgotten_it_is_given_up() {
+    for (standing, acts) in [(Standing::Member, true), (Standing::Unvalidated, false)] {
+        let mut world = World::settled(leadership(member()), Rules::KEPT);
+        world.link_witness();
+        world.hears(Part::Witness, 5, Reply::PreVoted { term: Term(6) });
+        let step = world.hears(Part::Witness, 6, Reply::Voted { term: Term(6) });
+        let [Request::Renew { sequence, .. }] = asked(&step)[..] else { panic!("{step:?}") };
+        world.hears(Part::Witness, 6, Reply::Renewed { term: Term(6), sequence });
+        assert!(world.replica.acts_until(world.now).is_some());
+        // It has restarted: with `strict_boot` nobody relies on what its disk holds.
+        let hello = world.hello(Part::Witness, standing);
+        let from = Sender { cluster: CLUSTER, voter: voter("w", 0xe), boot: Boot(2), term: Term(6) };
+        let reply = Reply::Hello(hello);
+        world.tell(Input::Answered { link: LinkId(9), part: Part::Witness, from, reply });
+        assert_eq!(world.replica.acts_until(world.now).is_some(), acts, "{standing:?}");
+    }
+}
