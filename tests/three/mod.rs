@@ -198,7 +198,7 @@ impl Three {
 
     /// Asks that replica until what it reports is as wanted, for a bounded time.
     pub async fn until(&self, node: usize, what: &str, holds: impl Fn(&Report) -> bool) -> Report {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let report = self.report(node).await;
             if holds(&report) {
@@ -291,6 +291,18 @@ pub async fn tiebreak(arguments: &[&str], file: &Path, typed: &str) -> Output {
     })
     .await
     .expect("no panic")
+}
+
+/// Asks for the status until it has all of these words, for a bounded time.
+pub async fn until_status(file: &Path, words: &[&str]) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let said = told(&tiebreak(&["status"], file, "").await);
+        if words.iter().all(|word| said.contains(word)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{words:?} is not in the status:\n{said}");
+    }
 }
 
 pub fn told(output: &Output) -> String {
