@@ -168,6 +168,8 @@ impl Agent {
                 self.running = Some(running);
                 self.commands_started += 1;
                 let (number, events) = (self.commands_started, self.events.clone());
+                // Before its end can be heard of.
+                self.ended(Hook::Promote, Outcome::Code(0));
                 self.tasks.spawn(async move {
                     let how = match child.wait().await {
                         Ok(status) => status.signal().map_or_else(
@@ -178,7 +180,6 @@ impl Agent {
                     };
                     let _ = events.send(Event::Exited(number, how)).await;
                 });
-                self.ended(Hook::Promote, Outcome::Code(0));
             }
             Err(error) => self.ended(Hook::Promote, Outcome::NotStarted(error.to_string())),
         }
