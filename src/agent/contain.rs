@@ -140,7 +140,7 @@ impl Containment {
             && (groups.is_empty()
                 || alive_groups(proc)
                     .inspect_err(|error| {
-                        tracing::error!("nobody knows what runs: {}: {error}", proc.display())
+                        tracing::error!("nobody knows what runs: {}: {error}", proc.display());
                     })
                     .is_ok_and(|alive| groups.is_disjoint(&alive)))
     }
