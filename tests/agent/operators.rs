@@ -230,6 +230,12 @@ fn a_reload_takes_over_the_marks_and_a_wrong_file_changes_nothing() {
         .expect("written");
     stage.signal(A, Signal::HUP);
     stage.until("the wrong file is refused", |stage| log(stage).contains("did you mean `no_failover`"));
+    // Good for itself, and not with the lease that is in force until the next start.
+    let longer = good.replace("lease = \"5s\"", "lease = \"40s\"");
+    let longer = longer.replace("[agent.times]\n", "[agent.times]\ndemote = \"8s\"\n");
+    std::fs::write(stage.config(A), longer).expect("written");
+    stage.signal(A, Signal::HUP);
+    stage.until("a time that does not fit is refused", |stage| log(stage).contains("demote 8s"));
     assert_eq!(stage.code(A, "/primary"), Some(200));
     std::fs::write(stage.config(A), good.replace("[agent]\n", "[agent]\nno_failover = true\n"))
         .expect("written");

@@ -294,14 +294,20 @@ impl Agent {
 
     /// What can change while it runs is taken over; the rest needs a restart, and that is said.
     pub(super) fn reload(&mut self, reload: &Reload) {
-        let new = match reload().and_then(|new| match super::check(&new) {
-            Ok(()) => Ok(new),
-            Err(error) => Err(error.to_string()),
-        }) {
+        let new = match reload() {
             Ok(new) => new,
             Err(error) => return tracing::error!("the old configuration stays in force: {error}"),
         };
         let old = &self.config;
+        // The lease and the watchdog stay as they are until the next start: the other times have to fit into them.
+        let mut times = new.times.clone();
+        times.lease = old.times.lease;
+        times.solo_after = old.times.solo_after;
+        if let Err(error) = times.check(old.watchdog_fires()) {
+            return tracing::error!(
+                "the old configuration stays in force, since lease and watchdog change at the next start only: {error}"
+            );
+        }
         let restart = new.http != old.http
             || new.runtime != old.runtime
             || new.group != old.group
@@ -316,9 +322,6 @@ impl Agent {
         if let ServiceConfig::Hooks(paths) = &new.service {
             self.hooks.set_paths(paths.clone());
         }
-        let mut times = new.times.clone();
-        times.lease = old.times.lease;
-        times.solo_after = old.times.solo_after;
         self.config.times = times;
         self.config.service = new.service;
         self.config.preferred = new.preferred;
