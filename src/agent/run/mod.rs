@@ -34,7 +34,7 @@ use super::hooks::{Ended, Facts, Hooks};
 use super::http::{self, Answers};
 use super::metrics::Metrics;
 use super::state::{State, Watched};
-use super::supervisor::{Call, Input, Leads, Service, Supervisor, Ticket, Votes};
+use super::supervisor::{Call, Hook, Input, Leads, Service, Supervisor, Ticket, Votes};
 use super::times::TimesError;
 use super::watchdog::{self, Device, WatchdogError, Wish};
 use orders::Orders;
@@ -229,7 +229,7 @@ impl Agent {
         }
         let supervisor = Supervisor::new(config.plan(), led, paused);
         let role = cluster.role();
-        let has_check = config.plan().hooks.contains(&super::supervisor::Hook::Check);
+        let has_check = config.plan().hooks.contains(&Hook::Check);
         let state = State {
             cluster: replica.cluster,
             node,
@@ -443,6 +443,9 @@ impl Agent {
     }
 
     fn publish(&self) {
+        // A reload may have brought one, or taken it away.
+        let has_check =
+            matches!(&self.config.service, ServiceConfig::Hooks(hooks) if hooks.contains_key(&Hook::Check));
         self.state.send_modify(|state| {
             state.role = self.role.clone();
             state.report = self.report.clone();
@@ -451,6 +454,7 @@ impl Agent {
             state.running = self.supervisor.running();
             state.stepping_down = self.supervisor.is_stepping_down();
             state.checked = self.supervisor.checked();
+            state.has_check = has_check;
             state.said.clone_from(&self.said);
             state.paused = self.supervisor.paused();
             state.retry_at = self.supervisor.retry_at();
