@@ -9,6 +9,9 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+/// Where the kernel shows what runs.
+const PROC: &str = "/proc";
+
 /// A cgroup (version 2) of the agent's own.
 #[derive(Clone, Debug)]
 pub struct Cgroup(PathBuf);
@@ -98,8 +101,9 @@ impl Containment {
     pub fn add(&self, group: Pid) {
         let mut groups = self.groups();
         // Numbers of groups that are empty may be given to others.
-        let alive = alive_groups();
-        groups.retain(|group| alive.contains(group));
+        if let Ok(alive) = alive_groups(Path::new(PROC)) {
+            groups.retain(|group| alive.contains(group));
+        }
         groups.insert(group.as_raw_pid());
     }
 
@@ -115,27 +119,53 @@ impl Containment {
 
     /// A signal to all process groups.
     pub fn signal(&self, signal: Signal) {
-        let alive = alive_groups();
         let mut groups = self.groups();
-        groups.retain(|group| alive.contains(group));
+        if let Ok(alive) = alive_groups(Path::new(PROC)) {
+            groups.retain(|group| alive.contains(group));
+        }
         for group in groups.iter().filter_map(|group| Pid::from_raw(*group)) {
             // An error means that it has just ended.
             let _ = kill_process_group(group, signal);
         }
     }
 
-    /// Whether nothing of it runs any more.
+    /// Whether nothing of it runs any more; what cannot be seen counts as running.
     pub fn is_empty(&self) -> bool {
-        let alive = alive_groups();
-        self.cgroups.iter().all(Cgroup::is_empty) && self.groups().iter().all(|group| !alive.contains(group))
+        self.is_empty_by(Path::new(PROC))
+    }
+
+    fn is_empty_by(&self, proc: &Path) -> bool {
+        let groups = self.groups();
+        self.cgroups.iter().all(Cgroup::is_empty)
+            && (groups.is_empty()
+                || alive_groups(proc)
+                    .inspect_err(|error| {
+                        tracing::error!("nobody knows what runs: {}: {error}", proc.display());
+                    })
+                    .is_ok_and(|alive| groups.is_disjoint(&alive)))
     }
 }
 
 /// The process groups that have a process which runs: one that has ended and was not waited for does not count.
-fn alive_groups() -> HashSet<i32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return HashSet::new() };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter_map(|pid| group_of_alive(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect()
+///
+/// # Errors
+/// If that cannot be seen: then nothing may be taken for ended.
+fn alive_groups(proc: &Path) -> io::Result<HashSet<i32>> {
+    let mut alive = HashSet::new();
+    for entry in fs::read_dir(proc)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_none_or(|name| name.parse::<u32>().is_err()) {
+            continue;
+        }
+        match fs::read(entry.path().join("stat")) {
+            Ok(stat) => alive.extend(group_of_alive(&String::from_utf8_lossy(&stat))),
+            // It has just ended.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(alive)
 }
 
 /// From `pid (name) state parent group …`; the name may hold anything.
@@ -159,6 +189,20 @@ mod tests {
         assert_eq!(cgroup2_mount("36 24 0:31 / /proc rw - proc proc rw"), None);
         assert_eq!(group_of_alive("12 (a ) b) S 1 77 12 0"), Some(77));
         assert_eq!(group_of_alive("12 (sh) Z 1 77 12 0"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_seen_counts_as_running() {
+        let containment = Containment::default();
+        let nowhere = Path::new("/nowhere");
+        assert!(containment.is_empty_by(nowhere), "nothing was ever started");
+        containment.groups().insert(i32::MAX);
+        assert!(!containment.is_empty_by(nowhere));
+        assert!(containment.is_empty(), "there is no such group");
+        // One that may not be looked at.
+        let proc = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir_all(proc.path().join("7/stat")).expect("not a file");
+        assert!(!containment.is_empty_by(proc.path()));
     }
 
     #[test]

@@ -169,11 +169,12 @@ pub fn bind(path: &Path, group: Option<&str>) -> io::Result<std::os::unix::net::
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o117));
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let listener = std::os::unix::net::UnixListener::bind(path);
     rustix::process::umask(before);
     let listener = listener?;
     give(path, group)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

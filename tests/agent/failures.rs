@@ -24,7 +24,7 @@ fn a_deaf_command_is_killed_with_its_children_before_the_other_node_acts() {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && told.contains("everything is killed"), "{output:?}");
     stage.until_acts(B);
-    assert_eq!(stage.metric(A, "tiebreak_kills_total"), Some(1.0));
+    assert!(stage.metric(A, "tiebreak_kills_total") >= Some(1.0));
     stage.check();
     stage.kill(B);
 }

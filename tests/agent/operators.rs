@@ -100,12 +100,13 @@ fn http_answers_as_load_balancers_expect() {
     assert_eq!(stage.metric(W, "tiebreak_witness_clusters"), Some(1.0));
     assert!(stage.metric(W, "tiebreak_witness_promised_term{cluster=\"orders\"}") >= Some(2.0));
     assert!(stage.metric(W, "tiebreak_syncs_total") >= Some(1.0));
-    // The demote takes a while; the answer does not.
-    stage.on("demote", A, "sleep 0.5");
+    // The demote takes as long as this looks at it; the answer does not.
+    stage.on("demote", A, "while [ ! -e $here/go ]; do sleep 0.05; done");
     stage.cut(A, B);
     stage.cut(A, W);
     stage.until("a stops", |stage| stage.state(A)["service"] == "demoting");
     assert_eq!(stage.code(A, "/primary"), Some(503));
+    std::fs::write(stage.place("go"), "").expect("written");
     stage.until_primary(B);
     stage.check();
 }
@@ -201,11 +202,11 @@ fn the_doctor_tells_the_true_cause() {
 fn a_drill_is_bounded_in_time_and_ends_by_itself() {
     let mut stage = Stage::start(Choice::hooks(&["promote", "demote"]));
     stage.until_acts(A);
-    let output = stage.tiebreak(A, "drill", &["partition", "--for", "8s"]);
+    let output = stage.tiebreak(A, "drill", &["partition", "--for", "15s"]);
     assert!(output.status.success(), "{output:?}");
     stage.until_primary(B);
     stage.until_pair(B);
-    let output = stage.tiebreak(B, "drill", &["freeze", "--for", "8s"]);
+    let output = stage.tiebreak(B, "drill", &["freeze", "--for", "15s"]);
     assert!(output.status.success(), "{output:?}");
     stage.until_primary(A);
     stage.until_pair(A);
@@ -229,6 +230,12 @@ fn a_reload_takes_over_the_marks_and_a_wrong_file_changes_nothing() {
         .expect("written");
     stage.signal(A, Signal::HUP);
     stage.until("the wrong file is refused", |stage| log(stage).contains("did you mean `no_failover`"));
+    // Good for itself, and not with the lease that is in force until the next start.
+    let longer = good.replace("lease = \"5s\"", "lease = \"40s\"");
+    let longer = longer.replace("[agent.times]\n", "[agent.times]\ndemote = \"8s\"\n");
+    std::fs::write(stage.config(A), longer).expect("written");
+    stage.signal(A, Signal::HUP);
+    stage.until("a time that does not fit is refused", |stage| log(stage).contains("demote 8s"));
     assert_eq!(stage.code(A, "/primary"), Some(200));
     std::fs::write(stage.config(A), good.replace("[agent]\n", "[agent]\nno_failover = true\n"))
         .expect("written");

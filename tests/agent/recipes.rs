@@ -90,7 +90,7 @@ fn the_systemd_hook_starts_stops_and_checks_a_unit() {
 
 #[test]
 fn the_address_hook_moves_an_address() {
-    let ip = "case \"$*\" in *show*) cat $here/addresses 2>/dev/null;;\n\
+    let ip = "case \"$*\" in *show*) [ -e $here/blind ] && exit 1; cat $here/addresses 2>/dev/null; :;;\n\
               *address\\ add*) echo \"2: eth0 inet 10.0.0.10/24 scope global\" > $here/addresses;;\n\
               *address\\ del*) rm $here/addresses;; esac";
     let machine = Machine::new(&[("ip", ip), ("arping", ": > $here/told")]);
@@ -102,13 +102,21 @@ fn the_address_hook_moves_an_address() {
     assert!(machine.has("told"), "the neighbours are told");
     assert_eq!(machine.run("address", &["check"], &[]), 0);
     assert_eq!(machine.run("address", &["check"], STANDBY), 2, "a standby must not have it");
+    // On an interface that every machine has.
+    machine.write("blind", "");
+    assert_ne!(
+        machine.run("address", &["demote"], &[("INTERFACE", "lo")]),
+        0,
+        "who cannot look does not know"
+    );
+    fs::remove_file(machine.directory.path().join("blind")).expect("removed");
     assert_eq!(machine.run("address", &["demote"], &[]), 0);
     assert_eq!(machine.run("address", &["check"], STANDBY), 0);
 }
 
 #[test]
 fn the_drbd_hook_promotes_demotes_and_says_when_data_would_be_lost() {
-    let drbdadm = "case $1 in role) cat $here/role;; dstate) cat $here/disks;; cstate) cat $here/connection;;\n\
+    let drbdadm = "case $1 in role) [ -e $here/deaf ] && exit 10; cat $here/role;; dstate) cat $here/disks;; cstate) cat $here/connection;;\n\
                    primary) echo Primary/Secondary > $here/role;; secondary) echo Secondary/Secondary > $here/role;;\n\
                    connect) echo \"$*\" > $here/connected; echo Connected > $here/connection;; adjust) : > $here/adjusted;; esac";
     let mount = [
@@ -141,6 +149,15 @@ fn the_drbd_hook_promotes_demotes_and_says_when_data_would_be_lost() {
     machine.write("busy", "");
     assert_ne!(machine.run("drbd", &["demote"], &[]), 0, "a file system that is in use is told");
     fs::remove_file(machine.directory.path().join("busy")).expect("removed");
+    machine.write("deaf", "");
+    assert_ne!(
+        machine.run("drbd", &["demote"], &[("MODULE", "/proc/self")]),
+        0,
+        "who cannot ask does not know"
+    );
+    assert_eq!(machine.run("drbd", &["demote"], &[("MODULE", "/proc/none")]), 0, "no module, no primary");
+    machine.write("mounted", "");
+    fs::remove_file(machine.directory.path().join("deaf")).expect("removed");
     assert_eq!(machine.run("drbd", &["demote"], &[]), 0);
     assert!(machine.said("role").starts_with("Secondary") && !machine.has("mounted"));
     // Changes of this node's own are thrown away only when the loss is on record.

@@ -118,7 +118,11 @@ fn a_clean_end_gives_the_lease_back_and_the_other_node_acts_at_once() {
 /// Shows: a leader whose peer dies goes on alone without a stop, tells the service, and pairs again later.
 #[test]
 fn the_death_of_the_standby_does_not_interrupt_the_service_and_the_hooks_say_who_acknowledges() {
-    let mut stage = Stage::start(Choice::hooks(&["promote", "demote", "follow", "solo", "paired", "check"]));
+    let mut choice = Choice::hooks(&["promote", "demote", "follow", "solo", "paired", "check"]);
+    // A starved machine has seconds, from the silence of the peer to the word of the witness.
+    (choice.lease, choice.solo_after) = ("10s", Some("4s"));
+    choice.times = "demote = \"1s\"\nkill = \"500ms\"".into();
+    let mut stage = Stage::start(choice);
     stage.until_acts(A);
     // A demote or a promotion would be seen.
     let before = (stage.hook_runs(A, "demote").len(), stage.hook_runs(A, "promote").len());

@@ -34,7 +34,7 @@ use super::hooks::{Ended, Facts, Hooks};
 use super::http::{self, Answers};
 use super::metrics::Metrics;
 use super::state::{State, Watched};
-use super::supervisor::{Call, Input, Leads, Service, Supervisor, Ticket, Votes};
+use super::supervisor::{Call, Hook, Input, Leads, Service, Supervisor, Ticket, Votes};
 use super::times::TimesError;
 use super::watchdog::{self, Device, WatchdogError, Wish};
 use orders::Orders;
@@ -228,9 +228,8 @@ impl Agent {
             tracing::warn!("an earlier life of this agent promoted the service and has not demoted it");
         }
         let supervisor = Supervisor::new(config.plan(), led, paused);
-        let watchdog = open_watchdog(&config)?;
         let role = cluster.role();
-        let has_check = config.plan().hooks.contains(&super::supervisor::Hook::Check);
+        let has_check = config.plan().hooks.contains(&Hook::Check);
         let state = State {
             cluster: replica.cluster,
             node,
@@ -247,9 +246,8 @@ impl Agent {
             paused,
             retry_at: Moment::default(),
             redundant: None,
-            watchdog: if watchdog.is_some() { Watched::Fed } else { Watched::Off },
+            watchdog: Watched::Off,
         };
-        let watched = state.watchdog;
         let (state, seen) = watch::channel(state);
         let metrics = Arc::new(Metrics::default());
         let beat = Arc::new(AtomicU64::new(Clock.now().0));
@@ -270,6 +268,9 @@ impl Agent {
             tracing::info!(%address, "answers HTTP");
         }
         let notes = History::of(&replica.own.state).keep().map_err(system("no thread for the history"))?;
+        // Last of what can fail: a device that is armed and then left alone resets the machine.
+        let watchdog = open_watchdog(&config)?;
+        let watched = if watchdog.is_some() { Watched::Fed } else { Watched::Off };
         let agent = Agent {
             node,
             peer,
@@ -310,6 +311,8 @@ impl Agent {
 
     /// What has to be done whatever happened: the votes, the watchdog, what others are told.
     fn turn(&mut self) -> Moment {
+        // What has ended would be kept for ever.
+        while self.tasks.try_join_next().is_some() {}
         let votes = self.votes();
         self.apply(Input::Votes(votes));
         self.orders_go_on();
@@ -440,6 +443,9 @@ impl Agent {
     }
 
     fn publish(&self) {
+        // A reload may have brought one, or taken it away.
+        let has_check =
+            matches!(&self.config.service, ServiceConfig::Hooks(hooks) if hooks.contains_key(&Hook::Check));
         self.state.send_modify(|state| {
             state.role = self.role.clone();
             state.report = self.report.clone();
@@ -448,6 +454,7 @@ impl Agent {
             state.running = self.supervisor.running();
             state.stepping_down = self.supervisor.is_stepping_down();
             state.checked = self.supervisor.checked();
+            state.has_check = has_check;
             state.said.clone_from(&self.said);
             state.paused = self.supervisor.paused();
             state.retry_at = self.supervisor.retry_at();

@@ -168,6 +168,8 @@ impl Agent {
                 self.running = Some(running);
                 self.commands_started += 1;
                 let (number, events) = (self.commands_started, self.events.clone());
+                // Before its end can be heard of.
+                self.ended(Hook::Promote, Outcome::Code(0));
                 self.tasks.spawn(async move {
                     let how = match child.wait().await {
                         Ok(status) => status.signal().map_or_else(
@@ -178,7 +180,6 @@ impl Agent {
                     };
                     let _ = events.send(Event::Exited(number, how)).await;
                 });
-                self.ended(Hook::Promote, Outcome::Code(0));
             }
             Err(error) => self.ended(Hook::Promote, Outcome::NotStarted(error.to_string())),
         }
@@ -293,14 +294,20 @@ impl Agent {
 
     /// What can change while it runs is taken over; the rest needs a restart, and that is said.
     pub(super) fn reload(&mut self, reload: &Reload) {
-        let new = match reload().and_then(|new| match super::check(&new) {
-            Ok(()) => Ok(new),
-            Err(error) => Err(error.to_string()),
-        }) {
+        let new = match reload() {
             Ok(new) => new,
             Err(error) => return tracing::error!("the old configuration stays in force: {error}"),
         };
         let old = &self.config;
+        // The lease and the watchdog stay as they are until the next start: the other times have to fit into them.
+        let mut times = new.times.clone();
+        times.lease = old.times.lease;
+        times.solo_after = old.times.solo_after;
+        if let Err(error) = times.check(old.watchdog_fires()) {
+            return tracing::error!(
+                "the old configuration stays in force, since lease and watchdog change at the next start only: {error}"
+            );
+        }
         let restart = new.http != old.http
             || new.runtime != old.runtime
             || new.group != old.group
@@ -315,9 +322,6 @@ impl Agent {
         if let ServiceConfig::Hooks(paths) = &new.service {
             self.hooks.set_paths(paths.clone());
         }
-        let mut times = new.times.clone();
-        times.lease = old.times.lease;
-        times.solo_after = old.times.solo_after;
         self.config.times = times;
         self.config.service = new.service;
         self.config.preferred = new.preferred;

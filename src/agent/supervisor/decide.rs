@@ -53,9 +53,22 @@ impl Supervisor {
         }
         let over = now >= task.deadline || !self.paused && !self.serves(now, task.hook);
         if over && !task.killed {
-            self.task = Some(Task { killed: true, ..task });
+            self.task = Some(Task { killed: true, killed_at: now, ..task });
             actions.push(Action::KillHook);
+        } else if task.killed && self.led && !self.paused && now >= self.gone_by(&task) {
+            let unfinished = task.hook == Hook::Promote || self.wanted(now) != Wanted::Lead;
+            if unfinished {
+                self.service = Service::Unclear;
+                self.kill_everything(now, actions);
+            }
         }
+    }
+
+    /// By when a hook that was killed has to be gone. One that hangs in the kernel stays, and no `demote` can run beside it:
+    /// what is left then is to kill the service, and the watchdog.
+    pub(super) fn gone_by(&self, task: &Task) -> Moment {
+        let gone_by = task.killed_at + self.plan.times.kill;
+        self.stop_by().map_or(gone_by, |stop_by| gone_by.min(stop_by))
     }
 
     fn kill_everything(&mut self, now: Moment, actions: &mut Vec<Action>) {
@@ -91,7 +104,9 @@ impl Supervisor {
         };
         let lasts = leads.until.is_some_and(|until| until.since(now) > self.plan.times.stop_before());
         let waits = !self.service_leads() && now < self.retry_at;
-        if lasts && !waits && self.stepping.is_none() && !self.plan.no_failover {
+        // Whoever is giving the lease back does not begin to act under it.
+        let gives_back = self.calling == Some(Call::Release);
+        if lasts && !waits && !gives_back && self.stepping.is_none() && !self.plan.no_failover {
             Wanted::Lead
         } else {
             Wanted::Rest
@@ -131,6 +146,9 @@ impl Supervisor {
     fn next_step(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let wanted = self.wanted(now);
         if self.service == Service::Unclear || self.service_leads() && wanted != Wanted::Lead {
+            if now < self.demote_at {
+                return;
+            }
             let reason = self.why_stop();
             let deadline = now + self.plan.times.demote;
             // From here on it does not count as acting, and yet may.
@@ -243,7 +261,7 @@ impl Supervisor {
             (Hook::Demote, Some(stop_by)) => deadline.min(stop_by.max(now)),
             _ => deadline,
         };
-        self.task = Some(Task { hook, since: now, deadline, killed: false });
+        self.task = Some(Task { hook, since: now, deadline, killed: false, killed_at: now });
         let mode = match (hook, self.service) {
             (Hook::Promote, _) => self.promoted_as,
             (Hook::Check | Hook::OnEvent, Service::Leads(mode)) => mode,

@@ -164,6 +164,8 @@ struct Task {
     since: Moment,
     deadline: Moment,
     killed: bool,
+    /// When; it may take long to die.
+    killed_at: Moment,
 }
 
 /// What the last check said.
@@ -195,9 +197,12 @@ pub struct Supervisor {
     failures: u32,
     /// No promotion before this.
     retry_at: Moment,
-    /// No demote again, no follow again, no change of mode again, no offer or join again before this.
+    /// No follow again, no change of mode again, no offer or join again before this.
     pause_until: Moment,
     offer_at: Moment,
+    /// Demotes in a row that ended badly by themselves, and before when no other one begins.
+    bad_demotes: u32,
+    demote_at: Moment,
     promoted_at: Moment,
     /// A hook that changes how it acknowledges was begun and has not succeeded since: nobody knows which it is.
     unsure: bool,
@@ -244,6 +249,8 @@ impl Supervisor {
             retry_at: Moment::default(),
             pause_until: Moment::default(),
             offer_at: Moment::default(),
+            bad_demotes: 0,
+            demote_at: Moment::default(),
             promoted_at: Moment::default(),
             unsure: false,
             both_since: Moment::default(),
@@ -334,6 +341,7 @@ impl Supervisor {
         at(self.retry_at);
         at(self.pause_until);
         at(self.offer_at);
+        at(self.demote_at);
         at(self.check_at);
         // What is due already is done at the next call, and then no longer due.
         match (&self.task, self.killing) {
@@ -342,6 +350,7 @@ impl Supervisor {
                 wake = wake.min(self.stop_by().map_or(task.deadline, |stop_by| task.deadline.min(stop_by)));
             }
             (Some(task), None) if !task.killed => wake = wake.min(task.deadline),
+            (Some(task), None) if self.led && !self.paused => at(self.gone_by(task)),
             _ => {}
         }
         wake
@@ -359,6 +368,8 @@ impl Supervisor {
             Input::Emptied => self.emptied(),
             Input::Exited => self.exited(now),
             Input::Called(call, answer) => self.called(now, call, answer, &mut actions),
+            // Whoever ends does not come back because somebody asks for less.
+            Input::StepDown(_) if self.stepping == Some(StepDown::Shutdown) => {}
             Input::StepDown(reason) => self.stepping = Some(StepDown::Asked(reason)),
             Input::Pause(paused) => self.paused = paused,
             Input::Shutdown => self.stepping = Some(StepDown::Shutdown),
@@ -415,7 +426,14 @@ impl Supervisor {
                 self.failed_checks = 0;
             }
             Hook::Demote if good && self.killing.is_none() => self.rests(),
-            Hook::Demote => self.kill_due = self.killing.is_none(),
+            Hook::Demote => {
+                self.kill_due = self.killing.is_none();
+                // At once the first time, and then not as fast as the machine can.
+                if self.bad_demotes > 0 {
+                    self.demote_at = now + self.plan.times.margin();
+                }
+                self.bad_demotes = self.bad_demotes.saturating_add(1);
+            }
             Hook::Solo | Hook::Paired if !good => {
                 if !task.killed || now >= task.deadline {
                     self.pause_until = now + self.plan.times.retry_min;
@@ -484,6 +502,7 @@ impl Supervisor {
         self.led = false;
         self.overdue = false;
         self.fenced = None;
+        self.bad_demotes = 0;
     }
 
     fn acknowledges(&mut self, now: Moment, mode: Mode) {

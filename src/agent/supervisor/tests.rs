@@ -407,6 +407,94 @@ fn while_paused_nothing_is_done_whatever_happens_to_the_votes() {
 }
 
 #[test]
+fn a_check_that_hangs_in_the_kernel_does_not_keep_the_service_alive_beyond_the_lease() {
+    let mut rig = Rig::leading(&EVERY, Right::Paired);
+    rig.ran(Hook::Check);
+    let times = plan(&[]).times;
+    let end = rig.now + LEASE;
+    rig.pass(LEASE - times.stop_before());
+    // Its time-out, or to make way; SIGKILL does not end it.
+    assert_eq!(rig.next(), Action::KillHook);
+    rig.pass(end.since(rig.now) - times.kill - times.margin());
+    assert_eq!(rig.next(), Action::KillService);
+    assert!(end.since(rig.now) >= times.kill + times.margin());
+    rig.pass(times.kill);
+    assert_eq!(rig.next(), Action::Escalate);
+    assert!(!rig.supervisor.may_feed(rig.now, Duration::ZERO));
+    // It is gone at last: the service was killed, and does not count as acting.
+    rig.input(Input::Done(Hook::Check, Outcome::Signal(9)));
+    rig.input(Input::Emptied);
+    rig.leads(Right::Paired, LEASE);
+    rig.ran(Hook::Demote);
+}
+
+#[test]
+fn a_paused_service_is_not_killed_for_a_check_that_hangs_in_the_kernel() {
+    let mut rig = Rig::leading(&EVERY, Right::Paired);
+    rig.ran(Hook::Check);
+    rig.input(Input::Pause(true));
+    rig.pass(plan(&[]).times.check);
+    assert_eq!(rig.next(), Action::KillHook);
+    rig.votes(None, Some("b"));
+    rig.pass(LEASE * 10);
+    rig.nothing();
+    rig.input(Input::Pause(false));
+    assert_eq!(rig.next(), Action::KillService);
+}
+
+#[test]
+fn a_promotion_that_outlives_its_kill_is_killed_with_everything_else() {
+    let mut rig = Rig::at_rest(&NECESSARY);
+    rig.leads(Right::Paired, Duration::from_secs(3600));
+    rig.ran(Hook::Promote);
+    rig.pass(plan(&[]).times.promote);
+    assert_eq!(rig.next(), Action::KillHook);
+    rig.pass(plan(&[]).times.kill);
+    assert_eq!(rig.next(), Action::KillService);
+    rig.pass(plan(&[]).times.kill);
+    assert_eq!(rig.next(), Action::Escalate);
+}
+
+#[test]
+fn nothing_is_promoted_while_the_lease_is_being_given_back() {
+    let mut rig = Rig::new(Plan { no_failover: true, ..plan(&NECESSARY) });
+    rig.ran(Hook::Demote);
+    rig.done(Hook::Demote, 0);
+    rig.leads(Right::Paired, LEASE);
+    assert_eq!(rig.next(), Action::Call(Call::Release));
+    rig.input(Input::Reload(plan(&NECESSARY)));
+    rig.nothing();
+    rig.input(Input::Called(Call::Release, Err("the link is over".into())));
+    rig.ran(Hook::Promote);
+}
+
+#[test]
+fn an_agent_that_ends_is_not_talked_into_staying() {
+    let mut rig = Rig::leading(&NECESSARY, Right::Paired);
+    rig.input(Input::Shutdown);
+    rig.input(Input::StepDown(Reason::Resign(String::new())));
+    rig.ran(Hook::Demote);
+    rig.done(Hook::Demote, 0);
+    assert_eq!(rig.next(), Action::Call(Call::Release));
+    rig.input(Input::Called(Call::Release, Ok(())));
+    assert_eq!(rig.next(), Action::Exit);
+}
+
+#[test]
+fn a_demote_that_fails_at_once_is_not_repeated_as_fast_as_the_machine_can() {
+    let mut rig = Rig::new(plan(&NECESSARY));
+    for _ in 0..2 {
+        rig.ran(Hook::Demote);
+        rig.done(Hook::Demote, 1);
+        assert_eq!(rig.next(), Action::KillService);
+        rig.input(Input::Emptied);
+    }
+    rig.nothing();
+    rig.pass(plan(&[]).times.margin());
+    rig.ran(Hook::Demote);
+}
+
+#[test]
 fn the_watchdog_is_fed_only_while_the_right_to_act_outlasts_it() {
     let mut rig = Rig::at_rest(&NECESSARY);
     assert!(rig.supervisor.may_feed(rig.now, SECOND), "it does not lead");
