@@ -144,10 +144,17 @@ impl Own<'_> {
 
     /// `by` refused a greeting, because it remembers more of this life than was shown. Whether that is so.
     pub(crate) fn is_restored(&self, by: VoterId, boot: Boot, term: Term, links: u32) -> bool {
+        let (life, link) = self.said_more(by, boot, term, links);
+        life || link
+    }
+
+    /// Whether this is more than one's own state knows to have said to that voter: of one's starts and terms, and of the
+    /// links between the two.
+    fn said_more(&self, to: VoterId, boot: Boot, term: Term, links: u32) -> (bool, bool) {
         // With another life of that node in mind, one cannot tell how many links this one has had.
-        let comparable = self.remembers.is_none_or(|known| known.voter == by);
+        let comparable = self.remembers.is_none_or(|known| known.voter == to);
         let own = ratchet(self.remembers).farthest();
-        boot > self.sender.boot || term > self.sender.term || (comparable && links > own)
+        (boot > self.sender.boot || term > self.sender.term, comparable && links > own)
     }
 
     /// What the other end claims of this life, and what is known of its life, when neither has been found older.
@@ -162,11 +169,8 @@ impl Own<'_> {
         let lives = self.rules.keep(Rule::LivesAreRemembered);
         let links = self.rules.keep(Rule::LinksRatchet);
         if let Some(claim) = claim {
-            // With another life of that node in mind, one cannot tell how many links this one has had.
-            let comparable = self.remembers.is_none_or(|known| known.voter == from.voter);
-            let own = ratchet(self.remembers).farthest();
-            let older_life = claim.boot > me.boot || claim.term > me.term;
-            let older_link = comparable && Ratchet::links(claim.ratchet.current) > own;
+            let claimed = Ratchet::links(claim.ratchet.current);
+            let (older_life, older_link) = self.said_more(from.voter, claim.boot, claim.term, claimed);
             if (lives && older_life) || (links && older_link) {
                 return Err(Finding::OwnIsOlder);
             }
@@ -179,14 +183,13 @@ impl Own<'_> {
             let older_life = known.boot > from.boot || known.term > from.term;
             let fits = theirs.common(known.ratchet).is_some();
             let older_link = !fits && theirs.farthest() < Ratchet::links(known.ratchet.current);
+            let copied = Refusal::Copied { life: from.voter.node, with: me.voter.node };
             if (lives && older_life) || (links && older_link) {
                 let links = Ratchet::links(known.ratchet.current);
                 let restored = Refusal::Restored { boot: known.boot, term: known.term, links };
-                let copied = Refusal::Copied { life: from.voter.node, with: me.voter.node };
                 return Err(Finding::Refused(if is_linked { copied } else { restored }));
             }
             if links && !fits {
-                let copied = Refusal::Copied { life: from.voter.node, with: me.voter.node };
                 return Err(Finding::Refused(copied));
             }
         }
@@ -241,6 +244,18 @@ impl Remembered {
             self.ratchet = Ratchet { current: number, pending: 0 };
         }
     }
+}
+
+/// What the number of a link is drawn from, out of what was drawn for one greeting.
+#[allow(clippy::cast_possible_truncation, reason = "the lowest bits are meant")]
+pub(crate) fn draw(fresh: u128) -> u32 {
+    fresh as u32
+}
+
+/// What names a link, out of what was drawn for one greeting.
+#[allow(clippy::cast_possible_truncation, reason = "the upper half of 128 bits is 64 bits")]
+pub(crate) fn nonce(fresh: u128) -> u64 {
+    (fresh >> 64) as u64
 }
 
 /// Adds lives to those known; the earliest makes room.

@@ -28,7 +28,7 @@ const NO_LEADER: u8 = 2;
 pub(super) const UNKNOWN: u8 = 3;
 
 /// How long the sockets may take to say goodbye.
-const GOODBYE: Duration = Duration::from_millis(200);
+pub(super) const GOODBYE: Duration = Duration::from_millis(200);
 
 /// Show how the cluster is
 #[derive(Args, Debug)]

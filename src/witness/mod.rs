@@ -15,7 +15,7 @@ mod lease;
 mod normal;
 
 use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, VoterId};
-use crate::memory::{Finding, Greeting, Own, add_lives};
+use crate::memory::{Finding, Greeting, Own, add_lives, draw, nonce};
 use crate::message::{
     Adoption, BANNED_MAX, Candidacy, Hello, Kind, OtherReport, Part, Refusal, Remembered, Reply, Report,
     Request, RoleName, Sender, Standing, WitnessRecord, Word,
@@ -383,8 +383,7 @@ impl Witness {
             rules: self.rules,
         };
         let is_linked = self.links[place].is_some_and(|link| link.who == from.voter);
-        #[allow(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-        let finding = own.greeted(from, hello, fresh as u32, is_linked);
+        let finding = own.greeted(from, hello, draw(fresh), is_linked);
         let (remember, number) = match finding {
             Finding::Fits { remember, number, .. } => (remember, number),
             Finding::Refused(refusal) => return Err(refusal),
@@ -398,8 +397,7 @@ impl Witness {
         self.greetings[place] = Some(greeting);
         self.refused = self.refused.filter(|(node, _)| *node != from.voter.node);
         add_lives(&mut self.record.banned, &hello.banned);
-        #[allow(clippy::cast_possible_truncation, reason = "the upper half of 128 bits is 64 bits")]
-        let nonce = (fresh >> 64) as u64;
+        let nonce = nonce(fresh);
         self.links[place] =
             Some(Link { id: link, who: from.voter, nonce, number, term: from.term, heard: now });
         for link in &mut self.links {

@@ -21,7 +21,6 @@ use crate::limits::CLOCK_RATE_ERROR_PER_MILLE;
 
 /// Round trips and syncs that are measured.
 const SAMPLES: usize = 9;
-const GOODBYE: Duration = Duration::from_millis(200);
 
 /// Look for what would go wrong
 #[derive(Args, Debug)]
@@ -219,7 +218,7 @@ async fn network(
             }
         }
     }
-    let _ = tokio::time::timeout(GOODBYE, endpoint.shutdown("the doctor has looked")).await;
+    let _ = tokio::time::timeout(status::GOODBYE, endpoint.shutdown("the doctor has looked")).await;
 }
 
 /// The middle one of some questions and answers, with everything that the other side does for one.

@@ -2,7 +2,7 @@
 //! the two ends compare what they remember. (§5, §7)
 
 use crate::ids::{ClusterId, Incarnation, LinkId, Term, VoterId};
-use crate::memory::{Finding, Greeting, Own, add_lives};
+use crate::memory::{Finding, Greeting, Own, add_lives, draw, nonce};
 use crate::message::{Hello, Part, Refusal, ReplicaRecord, Sender, Standing};
 use crate::rules::Rule;
 
@@ -79,7 +79,7 @@ impl Ballot {
         let finding = if dialled {
             own.answered(from, hello)
         } else {
-            own.greeted(from, hello, low_bits(fresh), live.is_some_and(|link| link.who == from.voter))
+            own.greeted(from, hello, draw(fresh), live.is_some_and(|link| link.who == from.voter))
         };
         let (remember, number, data_is_older) = match finding {
             Finding::Fits { remember, number, data_is_older } => (remember, number, data_is_older),
@@ -110,7 +110,7 @@ impl Ballot {
             self.record.kind = hello.kind;
         }
         add_lives(&mut self.record.banned, &hello.banned);
-        let nonce = if dialled { hello.nonce } else { high_half(fresh) };
+        let nonce = if dialled { hello.nonce } else { nonce(fresh) };
         let link = Link { id, who: from.voter, standing: hello.standing, term: from.term, nonce, number };
         match hello.part {
             Part::Witness => {
@@ -249,14 +249,4 @@ impl Ballot {
 /// Where the record keeps what is remembered of that part.
 pub(super) fn place(part: Part) -> usize {
     usize::from(part == Part::Witness)
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "the lowest bits are meant")]
-fn low_bits(fresh: u128) -> u32 {
-    fresh as u32
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "the upper half of 128 bits is 64 bits")]
-fn high_half(fresh: u128) -> u64 {
-    (fresh >> 64) as u64
 }
