@@ -25,9 +25,9 @@ use crate::ids::{NodeId, Position, Token};
 use crate::message::{Part, Report};
 use crate::time::Moment;
 
-use super::command::Running;
+use super::command::{LOOK_EVERY, Running};
 use super::config::{AgentConfig, ServiceConfig};
-use super::contain::{Cgroup, Containment};
+use super::contain::{self, Cgroup, Containment};
 use super::control::{self, Command};
 use super::history::{History, Notes};
 use super::hooks::{Ended, Facts, Hooks};
@@ -123,6 +123,9 @@ pub async fn run(replica: ReplicaConfig, config: AgentConfig, reload: Reload) ->
     let _ = cluster.stands(false).await;
     let (mut agent, mut events, mut commands) = Agent::start(&replica, config, cluster)?;
     let mut roles = agent.cluster.roles();
+    if !agent.supervisor.paused() {
+        end_left_overs(&agent).await;
+    }
     notify_systemd("READY=1");
     agent.apply(Input::Votes(Votes::default()));
     loop {
@@ -146,6 +149,27 @@ pub async fn run(replica: ReplicaConfig, config: AgentConfig, reload: Reload) ->
     }
     notify_systemd("STOPPING=1");
     agent.end().await
+}
+
+/// An earlier life of the agent may have left something running that would undo this life's first `demote`.
+async fn end_left_overs(agent: &Agent) {
+    let until = Clock.now() + agent.config.times.kill;
+    let runtime = &agent.hooks.facts().runtime;
+    let is_command = matches!(agent.config.service, ServiceConfig::Command(_));
+    loop {
+        let gone = agent.hooks.kill_left_over();
+        let found = if is_command && agent.supervisor.may_act() { contain::kill_marked(runtime) } else { 0 };
+        if found > 0 {
+            tracing::warn!(processes = found, "an earlier life of this agent left them running: killed");
+        }
+        if gone && found == 0 {
+            return;
+        }
+        if Clock.now() >= until {
+            return tracing::error!("what an earlier life of this agent has left running cannot be killed");
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Everything that the loop holds.
