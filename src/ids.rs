@@ -111,6 +111,11 @@ name_type! {
     ClusterName
 }
 
+name_type! {
+    /// What people call a protected resource: 1 to 32 characters out of `a-z A-Z 0-9 . _ -`.
+    ResourceName
+}
+
 macro_rules! random_type {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*

@@ -14,6 +14,9 @@ pub const RECORD_BYTES_MAX: usize = 2048;
 /// Clusters that one witness keeps; bounds its ledger at about 1 GiB.
 pub const CLUSTERS_MAX: usize = 65_536;
 
+/// Resources that one [`Gates`](crate::fence::Gates) keeps; bounds its ledger at 256 MiB.
+pub const RESOURCES_MAX: usize = 16_384;
+
 /// Shortest lease that can be configured.
 pub const LEASE_MIN: Duration = Duration::from_millis(200);
 /// Longest lease that can be configured.
@@ -106,6 +109,7 @@ pub const WITNESS_QUEUE_MAX: usize = 4096;
 /// Inputs that wait for a replica's voter at once.
 pub const REPLICA_QUEUE_MAX: usize = 1024;
 
+const _: () = assert!(RESOURCES_MAX <= CLUSTERS_MAX, "a ledger has that many slots");
 const _: () = assert!(RECORD_BYTES_MAX < BLOCK_BYTES);
 const _: () = assert!(MESSAGE_BYTES_MAX <= 1100, "room for QUIC's own head in a datagram of 1,200 bytes");
 const _: () = assert!(COPY_GREETS_WITHIN.as_secs() > 2 * (REDIAL_MAX.as_secs() + DIAL_TIMEOUT.as_secs()));

@@ -16,7 +16,7 @@ use tiebreak::{Cluster, Fingerprint, Identity, Leader, Right, Role, Start, Witne
 
 use crate::relay::{Flow, Network, Relay};
 
-#[allow(dead_code, reason = "other tests use more of it")]
+#[allow(dead_code, unreachable_pub, reason = "other tests use more of it")]
 mod relay;
 
 const NODES: [&str; 3] = ["a", "b", "w"];

@@ -230,7 +230,9 @@ fn a_node_without_usable_data_is_not_elected_before_it_has_copied_a_leader() {
     assert_eq!(stage.hook_runs(B, "promote").len(), 0);
     assert_eq!(stage.state(B)["data"], "usable", "it has copied the leader");
     stage.on("demote", B, "code=0");
+    let group = stage.service_group(A).expect("it runs");
     stage.kill(A);
+    let _ = rustix::process::kill_process_group(group, Signal::KILL);
     stage.until_primary(B);
     stage.check();
 }

@@ -25,7 +25,7 @@ variants!(REPLIES, reply_name, Reply:
 variants!(REFUSALS, refusal_name, Refusal:
     Stale TermSpent Behind LeaseRuns Sole Busy HoldOff Blank Resyncing HoldsNothing OtherWitness OtherCluster Void
     NotLeader Crossing NotServed Restored Copied Banned Unvalidated);
-variants!(RECORDS, record_name, Record: Witness Replica Gate);
+variants!(RECORDS, record_name, Record: Witness Replica Gate Resource);
 variants!(ROLES, role_name, RoleName: Witness Follower Candidate Blocked Paired Solo);
 variants!(STANDINGS, standing_name, Standing: Blank Member Resyncing Unvalidated);
 
@@ -300,5 +300,9 @@ pub fn records() -> Vec<Record> {
         Record::Replica(replica_record()),
         Record::Replica(fullest_replica),
         Record::Gate(GateRecord { highest: Token(1) }),
+        Record::Resource(ResourceRecord {
+            resource: LONGEST.parse().expect("a valid name"),
+            highest: Token(2),
+        }),
     ]
 }
