@@ -69,6 +69,8 @@ pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 pub const REDIAL_MIN: Duration = Duration::from_millis(50);
 /// Longest pause before a node is dialled again.
 pub const REDIAL_MAX: Duration = Duration::from_secs(2);
+/// A copied machine that is turned away greets again within this time: dialling and its longest pause.
+pub const COPY_GREETS_WITHIN: Duration = Duration::from_secs(15);
 /// Addresses of one node.
 pub const ADDRESSES_PER_NODE_MAX: usize = 8;
 /// Keys of one node; more than one only while they are changed.
@@ -106,5 +108,6 @@ pub const REPLICA_QUEUE_MAX: usize = 1024;
 
 const _: () = assert!(RECORD_BYTES_MAX < BLOCK_BYTES);
 const _: () = assert!(MESSAGE_BYTES_MAX <= 1100, "room for QUIC's own head in a datagram of 1,200 bytes");
+const _: () = assert!(COPY_GREETS_WITHIN.as_secs() > 2 * (REDIAL_MAX.as_secs() + DIAL_TIMEOUT.as_secs()));
 const _: () = assert!(RENEWALS_PER_LEASE >= 3, "one renewal may be lost without losing the lease");
 const _: () = assert!(CLOCK_RATE_ERROR_PER_MILLE < 100);

@@ -198,6 +198,13 @@ impl Lease {
         extended.is_ok()
     }
 
+    /// Ends it no later than then.
+    fn shorten(&self, until: Moment) {
+        if self.0.until.fetch_min(until.0, Ordering::AcqRel) > until.0 {
+            self.0.changed.send_replace(());
+        }
+    }
+
     fn end(&self) {
         self.0.until.store(ENDED, Ordering::Release);
         self.0.changed.send_replace(());
@@ -243,9 +250,18 @@ impl fmt::Debug for Authority {
 impl Authority {
     /// Takes back whatever `view` no longer gives. To be called before the record behind `view` is written: a leader
     /// has stopped before its vote for another is durable.
+    ///
+    /// A leader that begins another term by itself goes on acting meanwhile: its lease ends when that of the new term is
+    /// handed on.
     pub(super) fn restrict(&self, view: &View) {
         let mut rights = lock(&self.0);
         match view.authority() {
+            Some((token, _, Some(until))) if token > rights.token && rights.lease.is_some() => {
+                rights.right = rights.right.map(|_| Right::Blocked);
+                if let Some(lease) = &rights.lease {
+                    lease.shorten(until);
+                }
+            }
             Some((token, right, until)) if token == rights.token => {
                 let stops = until.is_none() && right == crate::replica::Right::Solo;
                 if rights.right != Some(right.into()) || stops {
@@ -430,12 +446,25 @@ mod tests {
     fn what_a_step_takes_away_is_gone_before_its_record_is_written() {
         let authority = Authority::default();
         let lease = authority.publish(&view(1, Voters::Solo, Some(Moment::FOREVER)), LINK).expect("acts");
-        authority.restrict(&view(2, Voters::Blocked, soon()));
+        authority.restrict(&view(2, Voters::Blocked, None));
         assert!(!lease.is_valid());
         assert_eq!(lease.acknowledge(Position(1), None), None);
         let next = authority.publish(&view(2, Voters::Blocked, soon()), LINK).expect("acts");
         authority.restrict(&follower(3));
         assert!(!next.is_valid());
+    }
+
+    #[test]
+    fn a_leader_that_begins_another_term_acts_without_a_break_and_acknowledges_nothing_meanwhile() {
+        let authority = Authority::default();
+        let lease = authority.publish(&view(1, Voters::Solo, Some(Moment::FOREVER)), LINK).expect("acts");
+        authority.restrict(&view(2, Voters::Blocked, soon()));
+        assert!(lease.is_valid());
+        assert!(matches!(lease.remaining(), Remaining::Left(_)), "no longer than the new term's");
+        assert_eq!(lease.acknowledge(Position(1), None), None);
+        let next = authority.publish(&view(2, Voters::Blocked, soon()), LINK).expect("acts");
+        assert!(next.is_valid() && !lease.is_valid());
+        assert!(next.token() > lease.token());
     }
 
     #[test]

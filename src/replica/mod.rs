@@ -93,6 +93,8 @@ pub struct Replica {
     /// Whether the operator lets it stand.
     stands: bool,
     refused: Option<(NodeId, Refusal)>,
+    /// When the last greeting was refused, here or there.
+    not_greeted_at: Moment,
     /// This voter said that another machine runs with the same state: until it takes a link, this one neither stands nor
     /// resumes, because it may be the older of the two.
     doubted: Option<Part>,
@@ -184,6 +186,7 @@ impl Replica {
             resigning: false,
             stands: true,
             refused: None,
+            not_greeted_at: now,
             doubted: None,
             took_part: false,
             draws: Draws(seed),
@@ -256,6 +259,7 @@ impl Replica {
             Input::NotGreeted { life, .. } if life != before.incarnation => {}
             Input::NotGreeted { part, by, refusal, .. } => {
                 self.refused = Some((by.node, refusal));
+                self.not_greeted_at = now;
                 let linked = match part {
                     Part::Replica => self.ballot.peer().is_some(),
                     Part::Witness => self.ballot.witness().is_some(),

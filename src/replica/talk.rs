@@ -282,6 +282,7 @@ impl Replica {
         let fresh = self.draws.next();
         if let Err(refusal) = self.ballot.link_up(link, from, hello, dialled, fresh) {
             self.refused = Some((from.voter.node, refusal));
+            self.not_greeted_at = now;
             return Err(refusal);
         }
         self.refused = self.refused.filter(|(node, _)| *node != from.voter.node);

@@ -1,6 +1,7 @@
 //! What the replica shows: to its data layer, to the other end of a link, to people.
 
 use crate::ids::{NodeId, Term, Token, VoterId};
+use crate::limits::COPY_GREETS_WITHIN;
 use crate::message::{OtherReport, Part, Refusal, Report, RoleName, Standing, Word};
 use crate::time::{Millis, Moment};
 
@@ -160,7 +161,18 @@ impl Replica {
                 self.ballot.peer().map(|link| other(link, Part::Replica, Some(heard))),
                 self.ballot.witness().map(|link| other(link, Part::Witness, None)),
             ],
-            refused: self.refused,
+            refused: self.refused.filter(|(node, refusal)| !self.is_over(now, *node, refusal)),
         }
+    }
+
+    /// Two machines with one state greet again and again. One that was taken for a copy, is linked and has not greeted
+    /// since was none: its greeting was overtaken.
+    fn is_over(&self, now: Moment, node: NodeId, refusal: &Refusal) -> bool {
+        let linked = [self.ballot.peer(), self.ballot.witness()]
+            .into_iter()
+            .flatten()
+            .any(|link| link.who.node == node);
+        let quiet = now.since(self.not_greeted_at) > COPY_GREETS_WITHIN;
+        matches!(refusal, Refusal::Copied { .. }) && linked && quiet
     }
 }

@@ -221,6 +221,13 @@ impl Ballot {
         if record.sole && self.rules.keep(Rule::SoleRefusesVotes) {
             return Err(Refusal::Sole);
         }
+        // Not even a vote that it gave before: what it had then is no longer there.
+        if let Standing::Resyncing(leader) = record.standing
+            && leader != candidate.incarnation
+            && self.rules.keep(Rule::ResyncClearsHolds)
+        {
+            return Err(Refusal::Resyncing);
+        }
         if candidacy.term == record.term && record.voted_for == Some(candidate) {
             return Ok(());
         }
@@ -229,12 +236,6 @@ impl Ballot {
         }
         if candidacy.holds == Term::ZERO {
             return Err(Refusal::HoldsNothing);
-        }
-        if let Standing::Resyncing(leader) = record.standing
-            && leader != candidate.incarnation
-            && self.rules.keep(Rule::ResyncClearsHolds)
-        {
-            return Err(Refusal::Resyncing);
         }
         let behind = (candidacy.holds, candidacy.position) < (record.holds, self.position);
         if behind && self.rules.keep(Rule::PeerNotBehind) {

@@ -1,6 +1,7 @@
 //! Lost, restored, copied and given up; and a witness that has to be validated. (§7)
 
 use super::*;
+use crate::limits::COPY_GREETS_WITHIN;
 
 /// The peer, or the witness, remembers this of the replica.
 fn remembering(world: &World, part: Part, change: impl FnOnce(&mut Remembered)) -> Reply {
@@ -129,6 +130,22 @@ fn what_is_said_of_an_earlier_life_is_nothing_to_the_present_one() {
     assert!(!is_lost(&world));
     world.tell(Input::NotGreeted { life: Incarnation(0xa), part: Part::Witness, by, refusal });
     assert!(is_lost(&world));
+}
+
+#[test]
+fn one_that_is_linked_and_greets_no_more_was_taken_for_a_copy_by_mistake() {
+    let refusal = Refusal::Copied { life: voter("a", 0xa).node, with: voter("b", 0xb).node };
+    let mut world = World::settled(member(), Rules::KEPT);
+    world.link_peer(5, Standing::Member);
+    let greeting = |by| Input::NotGreeted { life: Incarnation(0xa), part: Part::Replica, by, refusal };
+    world.tell(greeting(voter("b", 0xb)));
+    assert!(world.replica.report(world.now).refused.is_some(), "two machines may run with this state");
+    world.pass(COPY_GREETS_WITHIN / 2);
+    world.tell(greeting(voter("b", 0xb)));
+    world.pass(COPY_GREETS_WITHIN);
+    assert!(world.replica.report(world.now).refused.is_some(), "the other one greets on");
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.replica.report(world.now).refused, None);
 }
 
 #[test]

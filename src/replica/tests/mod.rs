@@ -589,6 +589,27 @@ fn while_it_copies_it_votes_for_its_leader_only() {
 }
 
 #[test]
+fn a_vote_that_was_given_before_it_copied_another_is_not_repeated() {
+    let voted = |rules| {
+        let mut world = World::settled(member(), rules);
+        world.link_peer(7, Standing::Member);
+        assert_eq!(world.peer_says(7, vote(8, 7, 10)), Reply::Voted { term: Term(8) });
+        // The candidate's life is over, and another one leads; this one begins to copy it.
+        let copying = ReplicaRecord {
+            standing: Standing::Resyncing(Incarnation(0xbb)),
+            holds: Term::ZERO,
+            boot: Boot(0),
+            ..*world.replica.ballot().record()
+        };
+        let mut world = World::settled(copying, rules);
+        world.link_peer(8, Standing::Member);
+        world.peer_says(8, vote(8, 7, 10))
+    };
+    assert_eq!(voted(Rules::KEPT), Reply::Refused(Refusal::Resyncing));
+    assert_eq!(voted(Rules::without(Rule::ResyncClearsHolds)), Reply::Voted { term: Term(8) });
+}
+
+#[test]
 fn a_resigning_leader_stops_acting_at_once_and_gives_the_lease_back_when_it_has_stopped() {
     let mut world = World::paired(Rules::KEPT);
     world.hears(Part::Replica, 6, Reply::Renewed { term: Term(6), sequence: 1 });
