@@ -35,6 +35,7 @@ use super::http::{self, Answers};
 use super::metrics::Metrics;
 use super::state::{State, Watched};
 use super::supervisor::{Call, Hook, Input, Leads, Service, Supervisor, Ticket, Votes};
+use super::systemd::{self, Pulse};
 use super::times::TimesError;
 use super::watchdog::{self, Device, WatchdogError, Wish};
 use orders::Orders;
@@ -122,10 +123,12 @@ pub async fn run(replica: ReplicaConfig, config: AgentConfig, reload: Reload) ->
     let (mut agent, mut events, mut commands) = Agent::start(&replica, config, cluster)?;
     let mut roles = agent.cluster.roles();
     agent.let_it_stand();
-    notify_systemd("READY=1");
+    systemd::ready();
+    let mut pulse = Pulse::new();
     agent.apply(Input::Votes(Votes::default()));
     loop {
         let now = agent.turn();
+        pulse.beat(now);
         if agent.may_leave(now) {
             break;
         }
@@ -143,7 +146,7 @@ pub async fn run(replica: ReplicaConfig, config: AgentConfig, reload: Reload) ->
             () = Clock.until(wake) => {}
         }
     }
-    notify_systemd("STOPPING=1");
+    systemd::stopping();
     agent.end().await
 }
 
@@ -553,20 +556,5 @@ impl AgentConfig {
     /// Exists while the service is left alone, also after a reboot.
     fn mark_paused(&self, state: &std::path::Path) -> PathBuf {
         state.join("paused")
-    }
-}
-
-/// Tells systemd, if that is who started this process.
-fn notify_systemd(words: &str) {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixDatagram};
-    let Ok(place) = std::env::var("NOTIFY_SOCKET") else { return };
-    let address = match place.strip_prefix('@') {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(&place),
-    };
-    let told = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(words.as_bytes(), &address));
-    if let Err(error) = told {
-        tracing::warn!("systemd cannot be told {words}: {error}");
     }
 }
