@@ -128,6 +128,7 @@ pub mod ids;
 pub mod limits;
 mod memory;
 pub mod message;
+mod names;
 mod node;
 #[doc = include_str!("protocol.md")]
 pub mod protocol {}
@@ -141,8 +142,9 @@ mod wire;
 mod witness;
 
 pub use client::{
-    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, Measures, Mismatch, NotTaken, Offer, PeerDurable,
-    RecoverError, Recovery, Remaining, Right, Role, Roles, Standby, Start, init, replace,
+    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, Measures, Mismatch, NamedLease, Names,
+    NotAcquired, NotTaken, Offer, PeerDurable, RecoverError, Recovery, Remaining, Right, Role, Roles,
+    Standby, Start, init, replace,
 };
 pub use edge::identity::{Fingerprint, FingerprintError, Identity, IdentityError};
 pub use edge::ledger::LedgerError;
@@ -158,6 +160,7 @@ pub use replica::NotRecoverable;
 #[doc(hidden)]
 pub mod testing {
     pub use crate::edge::{clock, disk, identity, ledger, quic};
+    pub use crate::names::{Hold, NameRule, NameRules, Table};
     pub use crate::rate::{kept, relied_on};
     pub use crate::replica::{
         Alone, Ask, Ballot, Input, Link, OfferIn, OfferOut, Outputs, Replica, Right, Role, RoleView,

@@ -9,6 +9,8 @@
 
 #[path = "agent/failures.rs"]
 mod failures;
+#[path = "agent/leftovers.rs"]
+mod leftovers;
 #[path = "agent/operators.rs"]
 mod operators;
 #[path = "agent/recipes.rs"]

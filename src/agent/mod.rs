@@ -4,6 +4,7 @@
 //! - `hooks.rs`, `command.rs` and `contain.rs` run it and kill it whole; `watchdog/` is what remains if that fails.
 //! - `run.rs` is the loop between them and the voter.
 //! - `state.rs` is what is known; `http.rs`, `metrics.rs` and `control.rs` answer from it; `history.rs` keeps it.
+//! - `systemd.rs` tells who started this process how it is.
 
 pub mod command;
 pub mod config;
@@ -16,5 +17,6 @@ pub mod metrics;
 pub mod run;
 pub mod state;
 pub mod supervisor;
+pub mod systemd;
 pub mod times;
 pub mod watchdog;

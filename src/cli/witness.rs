@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::http::{Pages, Reply};
 use crate::agent::metrics::Page;
+use crate::agent::systemd::{self, Pulse};
 use crate::config::NodeConfig;
 use crate::node::{ClusterFigures, WitnessFigures, WitnessNode};
 
@@ -58,7 +59,12 @@ impl RunWitness {
                     _ = interrupt.recv() => {}
                 }
             };
-            node.run(stop).await?;
+            systemd::ready();
+            tokio::select! {
+                served = node.run(stop) => served?,
+                () = Pulse::new().run() => {}
+            }
+            systemd::stopping();
             tracing::info!("witness stopped");
             Ok(())
         })
