@@ -77,12 +77,17 @@ impl Guard {
                 ignored.push(signal(kind)?);
             }
             let (program, arguments) = self.command.split_first().context("a program")?;
-            let status = tokio::process::Command::new(program)
-                .args(arguments)
-                .stdin(Stdio::null())
-                .status()
-                .await
-                .with_context(|| program.to_string_lossy().into_owned())?;
+            let status =
+                tokio::process::Command::new(program).args(arguments).stdin(Stdio::null()).status().await;
+            let status = match status {
+                Ok(status) => status,
+                Err(error) => {
+                    // As shells have it.
+                    eprintln!("tiebreak: {}: {error}", program.to_string_lossy());
+                    let missing = error.kind() == std::io::ErrorKind::NotFound;
+                    return Ok(ExitCode::from(if missing { 127 } else { 126 }));
+                }
+            };
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
         })

@@ -28,17 +28,22 @@ pub struct Which {
 }
 
 impl Which {
-    fn ask(&self, request: &Request) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Reply>> + use<>> {
+    /// The agent's control socket.
+    pub(super) fn connect(&self) -> anyhow::Result<UnixStream> {
         // Which service it has does not matter here.
         let (_, agent) = load(&self.config, Some(Vec::new()))?;
         let socket = agent.socket();
-        let mut stream = UnixStream::connect(&socket).map_err(|error| {
+        UnixStream::connect(&socket).map_err(|error| {
             let help = match error.kind() {
                 io::ErrorKind::PermissionDenied => "only root and the configured group may use it",
                 _ => "does the agent run on this machine?",
             };
             anyhow::anyhow!("{}: {error}; {help}", socket.display())
-        })?;
+        })
+    }
+
+    fn ask(&self, request: &Request) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Reply>> + use<>> {
+        let mut stream = self.connect()?;
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
         stream.write_all(line.as_bytes())?;
@@ -47,7 +52,7 @@ impl Which {
     }
 
     /// Prints what the agent says until it has said everything.
-    fn order(&self, request: &Request) -> anyhow::Result<ExitCode> {
+    pub(super) fn order(&self, request: &Request) -> anyhow::Result<ExitCode> {
         for reply in self.ask(request)? {
             match reply? {
                 Reply::Progress { text } => println!("{text}"),
@@ -55,11 +60,11 @@ impl Which {
                     println!("{text}");
                     return Ok(ExitCode::SUCCESS);
                 }
-                Reply::Refused { text } => {
+                Reply::Refused { text } | Reply::Busy { text } => {
                     eprintln!("tiebreak: {text}");
                     return Ok(ExitCode::from(REFUSED));
                 }
-                Reply::State { .. } => {}
+                Reply::State { .. } | Reply::Held { .. } | Reply::Lost { .. } => {}
             }
         }
         bail!("the agent has hung up; look at its log, and at `tiebreak status`")
