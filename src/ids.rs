@@ -112,6 +112,11 @@ name_type! {
 }
 
 name_type! {
+    /// What people call a protected resource: 1 to 32 characters out of `a-z A-Z 0-9 . _ -`.
+    ResourceName
+}
+
+name_type! {
     /// What is locked (see [`crate::Cluster::acquire`]): 1 to 32 characters out of `a-z A-Z 0-9 . _ -`.
     LockName
 }

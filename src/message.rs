@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{
-    Boot, ClusterId, ClusterName, Incarnation, LinkId, LockName, NodeId, Position, Term, Token, VoterId,
+    Boot, ClusterId, ClusterName, Incarnation, LinkId, LockName, NodeId, Position, ResourceName, Term, Token,
+    VoterId,
 };
 use crate::time::Millis;
 
@@ -716,9 +717,18 @@ pub struct ReplicaRecord {
     pub banned: [Incarnation; BANNED_MAX],
 }
 
-/// What a protected resource keeps of one name.
+/// What the gate of a single resource keeps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct GateRecord {
+    /// The highest token admitted.
+    pub highest: Token,
+}
+
+/// What the gates of many resources keep of one of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ResourceRecord {
+    /// Which one.
+    pub resource: ResourceName,
     /// The highest token admitted.
     pub highest: Token,
 }
@@ -732,4 +742,6 @@ pub enum Record {
     Replica(ReplicaRecord),
     /// Of a gate.
     Gate(GateRecord),
+    /// Of one of many gates.
+    Resource(ResourceRecord),
 }

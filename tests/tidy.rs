@@ -21,7 +21,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("fence/", &["ids", "time", "limits", "message", "edge", "fence"]),
     ("edge/", &["ids", "time", "limits", "message", "wire", "edge"]),
     ("config.rs", &["ids", "time", "limits", "edge"]),
-    ("node.rs", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config"]),
+    ("node/", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config"]),
     (
         "client/",
         &[

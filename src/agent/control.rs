@@ -292,7 +292,7 @@ async fn talk(
 
 /// What a watcher wants to see a change of: everything but the times that always run.
 fn told(state: &Value) -> Vec<Value> {
-    const SHOWN: [&str; 12] = [
+    const SHOWN: [&str; 13] = [
         "role",
         "service",
         "leader",
@@ -300,6 +300,7 @@ fn told(state: &Value) -> Vec<Value> {
         "token",
         "right",
         "healthy",
+        "data",
         "paused",
         "redundant",
         "watchdog",

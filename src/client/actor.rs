@@ -10,7 +10,7 @@ use crate::edge::clock::Clock;
 use crate::edge::ledger::{Ledger, LedgerError, Slot};
 use crate::edge::quic::{CloseCode, Connection};
 use crate::ids::{Incarnation, LinkId, NodeId, VoterId};
-use crate::limits::{ASK_PATIENCE_MAX, ASK_PATIENCE_MIN};
+use crate::limits::{ASK_PATIENCE_MAX, ASK_PATIENCE_MIN, GOODBYE_TIMEOUT};
 use crate::message::{Hello, NameReply, NameRequest, Part, Record, Refusal, Reply, Report, Request, Sender};
 use crate::names::{NameRules, Table};
 use crate::replica::{Input, Outputs, Replica, RoleView, Step, View};
@@ -87,6 +87,8 @@ pub(super) struct Actor {
     failed: watch::Sender<Option<Failure>>,
     shared: Shared,
     measured: Measured,
+    /// The link on which a lease was given back and that was not answered yet.
+    releasing: Option<LinkId>,
 }
 
 impl Actor {
@@ -126,6 +128,7 @@ impl Actor {
             failed,
             shared,
             measured: Measured::default(),
+            releasing: None,
         };
         // The start is counted durably before anybody hears of it.
         let outputs = actor.persist(step).await?;
@@ -143,8 +146,17 @@ impl Actor {
 
     /// Until the handle is dropped, the replica is shut down, or the ledger fails.
     pub(super) async fn run(mut self) {
+        // Who is told that it is over, and until when that may wait for the other end to hear of a lease given back.
+        let mut leaving: Option<(oneshot::Sender<()>, Moment)> = None;
         loop {
-            let wake = self.voter.wake_at(Clock.now());
+            let now = Clock.now();
+            if self.releasing.is_none() || leaving.as_ref().is_some_and(|(_, until)| now >= *until) {
+                if let Some((done, _)) = leaving {
+                    return self.leave(done);
+                }
+            }
+            let until = leaving.as_ref().map_or(Moment::FOREVER, |(_, until)| *until);
+            let wake = self.voter.wake_at(now).min(until);
             let event = tokio::select! {
                 biased;
                 event = self.queue.recv() => event,
@@ -158,12 +170,10 @@ impl Actor {
             let outcome = match event {
                 None => break,
                 Some(Event::Shutdown(done)) => {
+                    leaving = Some((done, Clock.now() + GOODBYE_TIMEOUT));
+                    let outcome = self.handle(Input::Stands(false), None).await;
                     self.authority.revoke();
-                    for (link, _) in self.links.values() {
-                        link.connection.close(CloseCode::LEAVING, "the replica is shut down");
-                    }
-                    let _ = done.send(());
-                    return;
+                    outcome
                 }
                 Some(event) => self.take(event).await,
             };
@@ -172,6 +182,13 @@ impl Actor {
             }
         }
         self.authority.revoke();
+    }
+
+    fn leave(self, done: oneshot::Sender<()>) {
+        for (link, _) in self.links.values() {
+            link.connection.close(CloseCode::LEAVING, "the replica is shut down");
+        }
+        let _ = done.send(());
     }
 
     fn fail(self, error: &LedgerError) {
@@ -199,6 +216,9 @@ impl Actor {
             }
             Event::Answered { link, part, from, reply } => {
                 self.hear(link);
+                if matches!(reply, Reply::Released { .. }) {
+                    self.releasing = None;
+                }
                 self.handle(Input::Answered { link, part, from, reply }, None).await
             }
             Event::NotGreeted { life, part, by, refusal } => {
@@ -206,6 +226,7 @@ impl Actor {
             }
             Event::Down(link) => {
                 self.links.remove(&link);
+                self.releasing = self.releasing.filter(|releasing| *releasing != link);
                 self.handle(Input::LinkDown(link), None).await
             }
             Event::Command(input, to) => {
@@ -394,6 +415,9 @@ impl Actor {
                 // The transport's own retries have slowed down by now: a new connection finds a healed path sooner.
                 link.connection.close(CloseCode::DONE, "nothing was heard for too long");
                 continue;
+            }
+            if matches!(ask.request, Request::Release { .. }) && link.part == Part::Replica {
+                self.releasing = Some(ask.link);
             }
             links::ask(link.clone(), outputs.sender, ask.request, self.events.clone());
         }

@@ -28,7 +28,7 @@ variants!(REFUSALS, refusal_name, Refusal:
 variants!(NAME_REQUESTS, name_request_name, NameRequest: Acquire Renew Release Revoke);
 variants!(NAME_REPLIES, name_reply_name, NameReply: Granted Renewed Released Revoked Refused);
 variants!(NAME_REFUSALS, name_refusal_name, NameRefusal: NotLeader HoldOff Held Lost Revoked Full BadLease Spent);
-variants!(RECORDS, record_name, Record: Witness Replica Gate);
+variants!(RECORDS, record_name, Record: Witness Replica Gate Resource);
 variants!(ROLES, role_name, RoleName: Witness Follower Candidate Blocked Paired Solo);
 variants!(STANDINGS, standing_name, Standing: Blank Member Resyncing Unvalidated);
 
@@ -346,5 +346,9 @@ pub fn records() -> Vec<Record> {
         Record::Replica(replica_record()),
         Record::Replica(fullest_replica),
         Record::Gate(GateRecord { highest: Token(1) }),
+        Record::Resource(ResourceRecord {
+            resource: LONGEST.parse().expect("a valid name"),
+            highest: Token(2),
+        }),
     ]
 }

@@ -93,11 +93,19 @@ impl Lock {
 
     async fn locked(self) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new()?;
-        let mut agent = self.ask().await?;
+        let mut agent = self.ask()?;
         let given_up = async {
             match self.wait {
                 Some(span) => Clock.after(span).await,
                 None => std::future::pending().await,
+            }
+        };
+        // One attempt takes no longer than a lease, unless the agent is stopped.
+        let unheard = async {
+            if self.no_wait {
+                Clock.after(NAME_LEASE_MAX + GOODBYE).await
+            } else {
+                std::future::pending().await
             }
         };
         let reply = tokio::select! {
@@ -106,6 +114,7 @@ impl Lock {
                 eprintln!("tiebreak: {} is not free after {:?}", self.name, self.wait.unwrap_or_default());
                 return Ok(ExitCode::from(self.conflict_exit_code));
             }
+            () = unheard => anyhow::bail!("the agent does not answer: it is stopped, or this machine starves it"),
             number = signals.next() => return Ok(ExitCode::from(128 + number)),
         };
         match reply {
@@ -122,15 +131,12 @@ impl Lock {
         }
     }
 
-    async fn ask(&self) -> anyhow::Result<Agent> {
-        let stream = self.which.connect()?;
-        stream.set_nonblocking(true)?;
-        let (reader, mut writer) = UnixStream::from_std(stream)?.into_split();
+    fn ask(&self) -> anyhow::Result<Agent> {
         let lease_ms = u32::try_from(self.ttl.as_millis()).unwrap_or(u32::MAX);
         let wish = Wish { name: self.name, lease_ms, wait: !self.no_wait, clock_ns: Clock.now().0 };
-        let mut line = serde_json::to_string(&Request::Lock(wish))?;
-        line.push('\n');
-        writer.write_all(line.as_bytes()).await?;
+        let stream = self.which.begin(&Request::Lock(wish))?;
+        stream.set_nonblocking(true)?;
+        let (reader, writer) = UnixStream::from_std(stream)?.into_split();
         Ok(Agent { lines: BufReader::new(reader).lines(), writer })
     }
 
