@@ -103,9 +103,9 @@ impl Lock {
         // One attempt takes no longer than a lease, unless the agent is stopped.
         let unheard = async {
             if self.no_wait {
-                Clock.after(NAME_LEASE_MAX + GOODBYE).await
+                Clock.after(NAME_LEASE_MAX + GOODBYE).await;
             } else {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         let reply = tokio::select! {
