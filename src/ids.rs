@@ -111,6 +111,16 @@ name_type! {
     ClusterName
 }
 
+name_type! {
+    /// What people call a protected resource: 1 to 32 characters out of `a-z A-Z 0-9 . _ -`.
+    ResourceName
+}
+
+name_type! {
+    /// What is locked (see [`crate::Cluster::acquire`]): 1 to 32 characters out of `a-z A-Z 0-9 . _ -`.
+    LockName
+}
+
 macro_rules! random_type {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*
@@ -219,6 +229,11 @@ impl Token {
     /// The first token of a term.
     pub fn of(term: Term) -> Token {
         Token(u64::from(term.0) << 32)
+    }
+
+    /// Of the grant of a name: the term in the high half, the count of grants in that term in the low half.
+    pub fn granted(term: Term, grants: u32) -> Token {
+        Token(Token::of(term).0 | u64::from(grants))
     }
 
     /// The term this token belongs to.

@@ -7,6 +7,7 @@
 //! - A [`Lease`] is the right to act: [`Lease::is_valid`], [`Lease::ended`], [`Lease::guard`], and
 //!   [`Lease::token`] for the protected resource, which a [`fence::Gate`] guards.
 //! - [`Lease::acknowledge`] says up to where writes may be acknowledged ([`Right`]: blocked, paired or solo).
+//! - [`Cluster::acquire`] holds a name in the whole cluster, from either replica: a [`NamedLease`] with a token of its own.
 //! - The data layer says what it did: [`Cluster::offer`], [`Cluster::joined`], [`Cluster::resync`],
 //!   [`Cluster::stalled`], [`Cluster::resign`]. Its own messages bear the [`LinkStamp`].
 //!
@@ -128,6 +129,7 @@ pub mod ids;
 pub mod limits;
 mod memory;
 pub mod message;
+mod names;
 mod node;
 #[doc = include_str!("protocol.md")]
 pub mod protocol {}
@@ -141,8 +143,9 @@ mod wire;
 mod witness;
 
 pub use client::{
-    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, Measures, Mismatch, NotTaken, Offer, PeerDurable,
-    RecoverError, Recovery, Remaining, Right, Role, Roles, Standby, Start, init, replace,
+    Cluster, Failure, JoinError, Leader, Lease, LinkStamp, Measures, Mismatch, NamedLease, Names,
+    NotAcquired, NotTaken, Offer, PeerDurable, RecoverError, Recovery, Remaining, Right, Role, Roles,
+    Standby, Start, init, replace,
 };
 pub use edge::identity::{Fingerprint, FingerprintError, Identity, IdentityError};
 pub use edge::ledger::LedgerError;
@@ -158,6 +161,7 @@ pub use replica::NotRecoverable;
 #[doc(hidden)]
 pub mod testing {
     pub use crate::edge::{clock, disk, identity, ledger, quic};
+    pub use crate::names::{Hold, NameRule, NameRules, Table};
     pub use crate::rate::{kept, relied_on};
     pub use crate::replica::{
         Alone, Ask, Ballot, Input, Link, OfferIn, OfferOut, Outputs, Replica, Right, Role, RoleView,

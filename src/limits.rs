@@ -14,6 +14,9 @@ pub const RECORD_BYTES_MAX: usize = 2048;
 /// Clusters that one witness keeps; bounds its ledger at about 1 GiB.
 pub const CLUSTERS_MAX: usize = 65_536;
 
+/// Resources that one [`Gates`](crate::fence::Gates) keeps; bounds its ledger at 256 MiB.
+pub const RESOURCES_MAX: usize = 16_384;
+
 /// Shortest lease that can be configured.
 pub const LEASE_MIN: Duration = Duration::from_millis(200);
 /// Longest lease that can be configured.
@@ -106,6 +109,21 @@ pub const WITNESS_QUEUE_MAX: usize = 4096;
 /// Inputs that wait for a replica's voter at once.
 pub const REPLICA_QUEUE_MAX: usize = 1024;
 
+/// Longest lease of a name, and so, with the clocks' rate error, the time for which a new leader grants no name. A constant:
+/// every node has to know what any earlier leader can have given. It may be made shorter in a later release, and longer
+/// only if nodes of both releases never serve one cluster.
+pub const NAME_LEASE_MAX: Duration = Duration::from_secs(2);
+/// Shortest lease of a name.
+pub const NAME_LEASE_MIN: Duration = Duration::from_millis(200);
+/// Names that are held in one cluster at once.
+pub const NAMES_MAX: usize = 1024;
+/// Between two attempts for a name that somebody else holds.
+pub const NAME_RETRY: Duration = Duration::from_millis(100);
+/// A peer of an earlier release closes the link when it is asked for a name: it is not asked again before this.
+pub const OLD_PEER_PAUSE: Duration = Duration::from_secs(60);
+
+const _: () = assert!(NAME_LEASE_MIN.as_nanos() < NAME_LEASE_MAX.as_nanos());
+const _: () = assert!(RESOURCES_MAX <= CLUSTERS_MAX, "a ledger has that many slots");
 const _: () = assert!(RECORD_BYTES_MAX < BLOCK_BYTES);
 const _: () = assert!(MESSAGE_BYTES_MAX <= 1100, "room for QUIC's own head in a datagram of 1,200 bytes");
 const _: () = assert!(COPY_GREETS_WITHIN.as_secs() > 2 * (REDIAL_MAX.as_secs() + DIAL_TIMEOUT.as_secs()));

@@ -5,7 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Boot, ClusterId, ClusterName, Incarnation, LinkId, NodeId, Position, Term, Token, VoterId};
+use crate::ids::{
+    Boot, ClusterId, ClusterName, Incarnation, LinkId, LockName, NodeId, Position, ResourceName, Term, Token,
+    VoterId,
+};
 use crate::time::Millis;
 
 /// Lives that were given up and are remembered as such; with one more, the earliest is forgotten.
@@ -251,6 +254,118 @@ pub enum Request {
     Linked,
     /// Anyone whose key is pinned: "how are you?"
     Status,
+    /// Peer to leader: about a named lease. (§8)
+    Name(NameRequest),
+}
+
+/// What a holder or an operator wants of the leader. (§8)
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum NameRequest {
+    /// "Let me hold this name."
+    Acquire {
+        /// Which.
+        name: LockName,
+        /// For how long, unless it is renewed.
+        lease: Millis,
+        /// Drawn for this attempt: asked again with the same one, it is the same attempt.
+        nonce: u64,
+    },
+    /// "I hold it on."
+    Renew {
+        /// Which.
+        name: LockName,
+        /// Under which it is held.
+        token: Token,
+    },
+    /// "I hold it no longer."
+    Release {
+        /// Which.
+        name: LockName,
+        /// Under which it was held.
+        token: Token,
+    },
+    /// An operator: "whoever holds it shall let go."
+    Revoke {
+        /// Which.
+        name: LockName,
+    },
+}
+
+/// What the leader answers about a named lease. (§8)
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum NameReply {
+    /// To `Acquire`.
+    Granted {
+        /// Higher than any that this name had.
+        token: Token,
+    },
+    /// To `Renew`.
+    Renewed {
+        /// Of the request.
+        token: Token,
+    },
+    /// To `Release`: it is not held under this token.
+    Released {
+        /// Of the request.
+        token: Token,
+    },
+    /// To `Revoke`: it is not renewed any more.
+    Revoked {
+        /// The node of its holder.
+        from: NodeId,
+        /// Under which it is held.
+        token: Token,
+        /// When it is free at the latest.
+        left: Millis,
+    },
+    /// No, and why.
+    Refused(NameRefusal),
+}
+
+/// Why a name is not granted or renewed.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, thiserror::Error,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum NameRefusal {
+    /// The one asked has no right to act as leader.
+    #[error("the node asked does not lead at present")]
+    NotLeader,
+    /// An earlier leader may have granted it.
+    #[error(
+        "a new leader grants no name before those of its predecessor have ended; that is in {left:?} at most"
+    )]
+    HoldOff {
+        /// How long.
+        left: Millis,
+    },
+    /// Somebody holds it.
+    #[error("it is held on {by} under token {token}, for {left:?} at least unless it is given back")]
+    Held {
+        /// On which node.
+        by: NodeId,
+        /// Under which token.
+        token: Token,
+        /// How long, unless it is renewed.
+        left: Millis,
+    },
+    /// It is not held, or under another token.
+    #[error("it is not held under this token: it ended or was given back, or the leader has changed")]
+    Lost,
+    /// An operator has taken it back.
+    #[error("an operator has taken it back")]
+    Revoked,
+    /// There is no room.
+    #[error("as many names are held as one cluster may have")]
+    Full,
+    /// The span is out of bounds.
+    #[error("the span of the lease is out of bounds")]
+    BadLease,
+    /// The numbers of this term are used up.
+    #[error(
+        "the leader has granted as often as a term has numbers for; lifted by another term, as by `tiebreak resign`"
+    )]
+    Spent,
 }
 
 /// What the other one answers.
@@ -334,6 +449,8 @@ pub enum Reply {
         /// The highest version spoken.
         highest: u16,
     },
+    /// To `Name`.
+    Name(NameReply),
 }
 
 /// Why not. Each says what would lift it.
@@ -600,9 +717,18 @@ pub struct ReplicaRecord {
     pub banned: [Incarnation; BANNED_MAX],
 }
 
-/// What a protected resource keeps of one name.
+/// What the gate of a single resource keeps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct GateRecord {
+    /// The highest token admitted.
+    pub highest: Token,
+}
+
+/// What the gates of many resources keep of one of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ResourceRecord {
+    /// Which one.
+    pub resource: ResourceName,
     /// The highest token admitted.
     pub highest: Token,
 }
@@ -616,4 +742,6 @@ pub enum Record {
     Replica(ReplicaRecord),
     /// Of a gate.
     Gate(GateRecord),
+    /// Of one of many gates.
+    Resource(ResourceRecord),
 }

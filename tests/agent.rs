@@ -9,6 +9,10 @@
 
 #[path = "agent/failures.rs"]
 mod failures;
+#[path = "agent/leftovers.rs"]
+mod leftovers;
+#[path = "agent/locks.rs"]
+mod locks;
 #[path = "agent/operators.rs"]
 mod operators;
 #[path = "agent/recipes.rs"]

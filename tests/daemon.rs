@@ -16,6 +16,8 @@ mod ledgers;
 mod log;
 #[path = "daemon/partitions.rs"]
 mod partitions;
+#[path = "daemon/paths.rs"]
+mod paths;
 mod relay;
 #[path = "daemon/sequences.rs"]
 mod sequences;

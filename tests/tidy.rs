@@ -17,13 +17,17 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("memory.rs", &["ids", "message", "rules"]),
     ("witness/", &["ids", "time", "limits", "message", "rules", "rate", "memory"]),
     ("replica/", &["ids", "time", "limits", "message", "rules", "rate", "memory", "replica"]),
+    ("names/", &["ids", "time", "limits", "message", "rate"]),
     ("fence/", &["ids", "time", "limits", "message", "edge", "fence"]),
     ("edge/", &["ids", "time", "limits", "message", "wire", "edge"]),
     ("config.rs", &["ids", "time", "limits", "edge"]),
-    ("node.rs", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config"]),
+    ("node/", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config"]),
     (
         "client/",
-        &["ids", "time", "limits", "message", "wire", "rules", "replica", "edge", "config", "client"],
+        &[
+            "ids", "time", "limits", "message", "wire", "rules", "names", "replica", "edge", "config",
+            "client",
+        ],
     ),
     ("agent/", &["ids", "time", "limits", "message", "edge", "fence", "config", "client", "agent"]),
 ];
@@ -40,6 +44,7 @@ const PURE: &[&str] = &[
     "memory.rs",
     "witness/",
     "replica/",
+    "names/",
     "agent/supervisor/",
 ];
 const IMPURE_WORDS: &[&str] = &[

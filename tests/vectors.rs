@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use samples::*;
 use tiebreak::limits::{MESSAGE_BYTES_MAX, RECORD_BYTES_MAX};
-use tiebreak::message::{Hello, Record, Refusal, Reply, Report, Request};
+use tiebreak::message::{Hello, NameReply, Record, Refusal, Reply, Report, Request};
 use tiebreak::testing::wire;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +28,12 @@ enum Sample {
 impl Sample {
     fn name(&self) -> String {
         match self {
+            Sample::Request(Request::Name(of)) => format!("request Name {}", name_request_name(of)),
             Sample::Request(request) => format!("request {}", request_name(request)),
+            Sample::Reply(Reply::Name(NameReply::Refused(refusal))) => {
+                format!("reply Name Refused {}", name_refusal_name(refusal))
+            }
+            Sample::Reply(Reply::Name(of)) => format!("reply Name {}", name_reply_name(of)),
             Sample::Reply(Reply::Refused(refusal)) => format!("reply Refused {}", refusal_name(refusal)),
             Sample::Reply(Reply::Status(report)) => {
                 let standing = standing_name(&report.standing);
@@ -139,6 +144,12 @@ fn no_variant_is_without_a_sample() {
     assert_eq!(have, REPLIES.iter().copied().collect());
     let have: BTreeSet<&str> = refusals().iter().map(refusal_name).collect();
     assert_eq!(have, REFUSALS.iter().copied().collect());
+    let have: BTreeSet<&str> = name_requests().iter().map(name_request_name).collect();
+    assert_eq!(have, NAME_REQUESTS.iter().copied().collect());
+    let have: BTreeSet<&str> = name_replies().iter().map(name_reply_name).collect();
+    assert_eq!(have, NAME_REPLIES.iter().copied().collect());
+    let have: BTreeSet<&str> = name_refusals().iter().map(name_refusal_name).collect();
+    assert_eq!(have, NAME_REFUSALS.iter().copied().collect());
     let have: BTreeSet<&str> = records().iter().map(record_name).collect();
     assert_eq!(have, RECORDS.iter().copied().collect());
     let statuses: Vec<Box<Report>> =

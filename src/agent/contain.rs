@@ -146,6 +146,71 @@ impl Containment {
     }
 }
 
+/// Whether a process of this group runs; what cannot be seen counts as running.
+pub fn is_alive(group: Pid) -> bool {
+    alive_groups(Path::new(PROC)).is_ok_and(|alive| alive.contains(&group.as_raw_pid()))
+        || fs::read_dir(PROC).is_err()
+}
+
+/// One process, named so that its number cannot be mistaken for that of a later one: by when it began, too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Named(String);
+
+impl Named {
+    /// The process that has this number now; `None` if there is none.
+    pub fn now(pid: Pid) -> Option<Named> {
+        let stat = fs::read(Path::new(PROC).join(pid.as_raw_pid().to_string()).join("stat")).ok()?;
+        let began = began(&String::from_utf8_lossy(&stat))?;
+        Some(Named(format!("{} {began}\n", pid.as_raw_pid())))
+    }
+
+    /// Writes it down for a later life of the agent.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn note(&self, place: &Path) -> io::Result<()> {
+        fs::write(place, &self.0)
+    }
+
+    /// The group of the process that was written down there, if it is still the same one.
+    pub fn noted(place: &Path) -> Option<Pid> {
+        let text = fs::read_to_string(place).ok()?;
+        let pid = Pid::from_raw(text.split(' ').next()?.parse().ok()?)?;
+        (Named::now(pid)?.0 == text).then_some(pid)
+    }
+}
+
+/// From `pid (name) state …`: when it began, in ticks since the boot.
+fn began(stat: &str) -> Option<u64> {
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+/// The processes whose environment says that an agent with this runtime directory started them, or one that did.
+fn marked(runtime: &Path) -> Vec<Pid> {
+    let mark = [b"TIEBREAK_RUNTIME=", runtime.as_os_str().as_encoded_bytes()].concat();
+    let own = rustix::process::getpid();
+    let pids = fs::read_dir(PROC).into_iter().flatten().flatten();
+    pids.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+        .filter(|pid| *pid != own)
+        .filter(|pid| {
+            let place = Path::new(PROC).join(pid.as_raw_pid().to_string()).join("environ");
+            // One that has ended and was not waited for has none.
+            fs::read(place).is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|word| word == mark))
+        })
+        .collect()
+}
+
+/// Kills what an earlier life of this agent has left running, wherever it has put itself; returns how many there were.
+/// A process that was just being made may be missed, so this is called until it finds none.
+pub fn kill_marked(runtime: &Path) -> usize {
+    let found = marked(runtime);
+    for pid in &found {
+        // An error means that it has just ended.
+        let _ = rustix::process::kill_process(*pid, Signal::KILL);
+    }
+    found.len()
+}
+
 /// The process groups that have a process which runs: one that has ended and was not waited for does not count.
 ///
 /// # Errors
@@ -203,6 +268,36 @@ mod tests {
         let proc = tempfile::tempdir().expect("a directory");
         std::fs::create_dir_all(proc.path().join("7/stat")).expect("not a file");
         assert!(!containment.is_empty_by(proc.path()));
+    }
+
+    #[test]
+    fn a_process_is_known_again_and_not_mistaken_for_another_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = directory.path().join("hook");
+        assert_eq!(Named::noted(&place), None, "nothing is noted");
+        let own = rustix::process::getpid();
+        Named::now(own).expect("it runs").note(&place).expect("noted");
+        assert_eq!(Named::noted(&place), Some(own));
+        fs::write(&place, format!("{} 7\n", own.as_raw_pid())).expect("noted");
+        assert_eq!(Named::noted(&place), None, "another one had this number");
+        assert_eq!(began("12 (a ) b) S 1 77 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 2 3"), Some(4711));
+    }
+
+    #[test]
+    fn what_bears_the_mark_is_killed_wherever_it_has_put_itself() {
+        let runtime = tempfile::tempdir().expect("a directory");
+        let mut child = std::process::Command::new("setsid")
+            .args(["sleep", "600"])
+            .env("TIEBREAK_RUNTIME", runtime.path())
+            .spawn()
+            .expect("a process");
+        let deadline = crate::edge::clock::Clock.now() + std::time::Duration::from_secs(20);
+        while kill_marked(runtime.path()) == 0 {
+            assert!(crate::edge::clock::Clock.now() < deadline, "it is not found");
+        }
+        child.wait().expect("it ends");
+        assert_eq!(kill_marked(runtime.path()), 0);
+        assert_eq!(kill_marked(&runtime.path().join("other")), 0);
     }
 
     #[test]

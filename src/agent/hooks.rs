@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,7 +17,8 @@ use crate::edge::clock::Clock;
 use crate::ids::{ClusterName, NodeId, Token};
 use crate::time::Moment;
 
-use super::contain::{Cgroup, Containment};
+use super::command::LOOK_EVERY;
+use super::contain::{self, Cgroup, Containment, Named};
 use super::supervisor::{Hook, Outcome, Run};
 
 /// Bytes of one line of output that are logged.
@@ -66,6 +68,8 @@ pub struct Hooks {
     containment: Arc<Containment>,
     ended: mpsc::Sender<Ended>,
     running: Option<Pid>,
+    /// The one that runs was killed.
+    killed: Arc<AtomicBool>,
 }
 
 impl Hooks {
@@ -77,7 +81,7 @@ impl Hooks {
         containment: Arc<Containment>,
         ended: mpsc::Sender<Ended>,
     ) -> Hooks {
-        Hooks { paths, facts, cgroup, containment, ended, running: None }
+        Hooks { paths, facts, cgroup, containment, ended, running: None, killed: Arc::default() }
     }
 
     /// What every hook is told.
@@ -108,6 +112,9 @@ impl Hooks {
         tracing::info!(%hook, reason = %run.reason, "runs");
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         self.running = group;
+        self.killed = Arc::default();
+        self.note(group);
+        let killed = self.killed.clone();
         let leaves_nothing = matches!(hook, Hook::Check | Hook::OnEvent | Hook::Fence);
         if let Some(group) = group
             && !leaves_nothing
@@ -125,8 +132,14 @@ impl Hooks {
                 },
                 Err(error) => Outcome::NotStarted(error.to_string()),
             };
-            if leaves_nothing && let Some(group) = group {
-                let _ = kill_process_group(group, Signal::KILL);
+            if let Some(group) = group {
+                if leaves_nothing {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
+                // What it had started may still be at it: the next hook must not run beside that.
+                while killed.load(Ordering::Acquire) && contain::is_alive(group) {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
             }
             let said = if hook == Hook::Check { heard(said).await } else { String::new() };
             for reader in [out, err].into_iter().flatten() {
@@ -139,6 +152,7 @@ impl Hooks {
     /// SIGKILL to the hook that runs, and to everything that it started.
     pub fn kill(&self) {
         if let Some(group) = self.running {
+            self.killed.store(true, Ordering::Release);
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -146,6 +160,27 @@ impl Hooks {
     /// It has ended: its number may be given to others.
     pub fn forget(&mut self) {
         self.running = None;
+        let _ = std::fs::remove_file(self.noted());
+    }
+
+    /// Where the hook that runs is written down for a later life of the agent.
+    fn noted(&self) -> PathBuf {
+        self.facts.runtime.join("hook")
+    }
+
+    fn note(&self, group: Option<Pid>) {
+        let Some(named) = group.and_then(Named::now) else { return };
+        if let Err(error) = named.note(&self.noted()) {
+            tracing::warn!(path = %self.noted().display(), "{error}: should the agent be killed now, its hook goes on");
+        }
+    }
+
+    /// Kills the hook that an earlier life of the agent has left running: a late `promote` would undo this life's
+    /// `demote`. Whether it is gone.
+    pub fn kill_left_over(&self) -> bool {
+        let Some(group) = Named::noted(&self.noted()) else { return true };
+        let _ = kill_process_group(group, Signal::KILL);
+        !contain::is_alive(group)
     }
 
     fn command(&self, run: &Run, token: Option<Token>) -> Command {

@@ -9,7 +9,7 @@ use crate::client::{Remaining, Role};
 use crate::message::Part;
 
 use super::state::{State, Watched};
-use super::supervisor::Hook;
+use super::supervisor::{Data, Hook};
 
 /// What became of the runs of one hook.
 #[derive(Clone, Copy, Default, Debug)]
@@ -124,6 +124,8 @@ impl Metrics {
                 flag(!redundant),
             );
         }
+        let is_missing = state.data == Data::Missing;
+        page.gauge("data_missing", "Whether `demote` found no usable data on this node.", flag(is_missing));
         page.gauge("paused", "Whether the service is left alone.", flag(state.paused));
         page.gauge("watchdog_armed", "Whether there is a watchdog.", flag(state.watchdog != Watched::Off));
         page.gauge("watchdog_starved", "Whether it is not fed.", flag(state.watchdog == Watched::Starved));

@@ -11,7 +11,7 @@ use crate::ids::{ClusterName, NodeId};
 use crate::message::Report;
 use crate::time::Moment;
 
-use super::supervisor::{Checked, Hook, Service};
+use super::supervisor::{Checked, Data, Hook, Service};
 
 /// What the agent knows at a moment.
 #[derive(Clone, Debug)]
@@ -34,6 +34,8 @@ pub struct State {
     pub running: Option<(Hook, Moment)>,
     /// A step-down is under way.
     pub stepping_down: bool,
+    /// Whether there is data to act on.
+    pub data: Data,
     /// The last check, and what it said.
     pub checked: Option<Checked>,
     /// What it said.
@@ -126,6 +128,11 @@ impl State {
             "may_act": self.may_act(),
             "right": self.right_word(),
             "healthy": self.is_healthy(),
+            "data": match self.data {
+                Data::Unknown => "unknown",
+                Data::Usable => "usable",
+                Data::Missing => "missing",
+            },
             "stepping_down": self.stepping_down,
             "paused": self.paused,
             "redundant": self.redundant,

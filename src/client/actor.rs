@@ -10,14 +10,16 @@ use crate::edge::clock::Clock;
 use crate::edge::ledger::{Ledger, LedgerError, Slot};
 use crate::edge::quic::{CloseCode, Connection};
 use crate::ids::{Incarnation, LinkId, NodeId, VoterId};
-use crate::limits::{ASK_PATIENCE_MAX, ASK_PATIENCE_MIN};
-use crate::message::{Hello, Part, Record, Refusal, Reply, Report, Request, Sender};
+use crate::limits::{ASK_PATIENCE_MAX, ASK_PATIENCE_MIN, GOODBYE_TIMEOUT};
+use crate::message::{Hello, NameReply, NameRequest, Part, Record, Refusal, Reply, Report, Request, Sender};
+use crate::names::{NameRules, Table};
 use crate::replica::{Input, Outputs, Replica, RoleView, Step, View};
 use crate::time::Moment;
 
 use super::lease::Authority;
 use super::links::{self, Answering};
 use super::measured::Measured;
+use super::names::NameFault;
 use super::{Failure, Leader, LinkStamp, NotTaken, Offer, Role, Standby};
 
 /// What reaches the actor.
@@ -37,6 +39,8 @@ pub(super) enum Event {
     Command(Input, oneshot::Sender<Result<(), NotTaken>>),
     /// Somebody wants to know.
     Report(oneshot::Sender<Report>),
+    /// About a named lease.
+    Named(NameRequest, oneshot::Sender<Result<NameReply, NameFault>>),
     /// The end, in good order.
     Shutdown(oneshot::Sender<()>),
 }
@@ -63,6 +67,8 @@ pub(super) struct Shared {
     pub(super) live: watch::Receiver<[Option<LinkId>; 2]>,
     /// Whether a hello of ours to the peer is on its way.
     pub(super) dialling: Arc<std::sync::atomic::AtomicBool>,
+    /// Until then the peer is not asked for names: it has shown that it knows none.
+    pub(super) old_peer_until: Arc<std::sync::atomic::AtomicU64>,
 }
 
 pub(super) struct Actor {
@@ -70,6 +76,8 @@ pub(super) struct Actor {
     ledger: Option<Ledger>,
     slot: Slot,
     authority: Authority,
+    /// Names that this node grants while it acts as leader.
+    names: Table,
     queue: mpsc::Receiver<Event>,
     events: mpsc::WeakSender<Event>,
     links: HashMap<LinkId, (Linked, Moment)>,
@@ -79,6 +87,8 @@ pub(super) struct Actor {
     failed: watch::Sender<Option<Failure>>,
     shared: Shared,
     measured: Measured,
+    /// The link on which a lease was given back and that was not answered yet.
+    releasing: Option<LinkId>,
 }
 
 impl Actor {
@@ -92,7 +102,12 @@ impl Actor {
     ) -> Result<(Actor, watch::Receiver<Role>, watch::Receiver<Option<Failure>>), LedgerError> {
         let words = watch::Sender::new(words(&voter));
         let live = watch::Sender::new([None; 2]);
-        let shared = Shared { words: words.subscribe(), live: live.subscribe(), dialling: Arc::default() };
+        let shared = Shared {
+            words: words.subscribe(),
+            live: live.subscribe(),
+            dialling: Arc::default(),
+            old_peer_until: Arc::default(),
+        };
         let (roles, seen) = watch::channel(role(&step.outputs.view, None));
         let (failed, failure) = watch::channel(None);
         let authority = Authority::default();
@@ -103,6 +118,7 @@ impl Actor {
             ledger,
             slot,
             authority,
+            names: Table::new(NameRules::KEPT),
             queue,
             events,
             links,
@@ -112,6 +128,7 @@ impl Actor {
             failed,
             shared,
             measured: Measured::default(),
+            releasing: None,
         };
         // The start is counted durably before anybody hears of it.
         let outputs = actor.persist(step).await?;
@@ -129,8 +146,18 @@ impl Actor {
 
     /// Until the handle is dropped, the replica is shut down, or the ledger fails.
     pub(super) async fn run(mut self) {
+        // Who is told that it is over, and until when that may wait for the other end to hear of a lease given back.
+        let mut leaving: Option<(oneshot::Sender<()>, Moment)> = None;
         loop {
-            let wake = self.voter.wake_at(Clock.now());
+            let now = Clock.now();
+            let heard = self.releasing.is_none();
+            if (heard || leaving.as_ref().is_some_and(|(_, until)| now >= *until))
+                && let Some((done, _)) = leaving
+            {
+                return self.leave(done);
+            }
+            let until = leaving.as_ref().map_or(Moment::FOREVER, |(_, until)| *until);
+            let wake = self.voter.wake_at(now).min(until);
             let event = tokio::select! {
                 biased;
                 event = self.queue.recv() => event,
@@ -144,12 +171,10 @@ impl Actor {
             let outcome = match event {
                 None => break,
                 Some(Event::Shutdown(done)) => {
+                    leaving = Some((done, Clock.now() + GOODBYE_TIMEOUT));
+                    let outcome = self.handle(Input::Stands(false), None).await;
                     self.authority.revoke();
-                    for (link, _) in self.links.values() {
-                        link.connection.close(CloseCode::LEAVING, "the replica is shut down");
-                    }
-                    let _ = done.send(());
-                    return;
+                    outcome
                 }
                 Some(event) => self.take(event).await,
             };
@@ -158,6 +183,13 @@ impl Actor {
             }
         }
         self.authority.revoke();
+    }
+
+    fn leave(self, done: oneshot::Sender<()>) {
+        for (link, _) in self.links.values() {
+            link.connection.close(CloseCode::LEAVING, "the replica is shut down");
+        }
+        let _ = done.send(());
     }
 
     fn fail(self, error: &LedgerError) {
@@ -185,6 +217,9 @@ impl Actor {
             }
             Event::Answered { link, part, from, reply } => {
                 self.hear(link);
+                if matches!(reply, Reply::Released { .. }) {
+                    self.releasing = None;
+                }
                 self.handle(Input::Answered { link, part, from, reply }, None).await
             }
             Event::NotGreeted { life, part, by, refusal } => {
@@ -192,6 +227,7 @@ impl Actor {
             }
             Event::Down(link) => {
                 self.links.remove(&link);
+                self.releasing = self.releasing.filter(|releasing| *releasing != link);
                 self.handle(Input::LinkDown(link), None).await
             }
             Event::Command(input, to) => {
@@ -208,6 +244,11 @@ impl Actor {
             Event::Report(to) => {
                 let _ = to.send(self.voter.report(Clock.now()));
                 self.tick().await
+            }
+            Event::Named(request, to) => {
+                self.tick().await?;
+                self.named(request, to);
+                Ok(())
             }
             Event::Shutdown(_) => Ok(()),
         }
@@ -238,7 +279,38 @@ impl Actor {
             self.links.insert(id, (link, Clock.now()));
         }
         self.hear(id);
+        if let Request::Name(request) = request {
+            // What a term grants is said after the term is durable, and needs no record of its own.
+            self.tick().await?;
+            let peer = self.voter.ballot().peer();
+            let reply = if peer.is_some_and(|link| link.id == id && link.who == from.voter) {
+                Reply::Name(self.names.handle(Clock.now(), from.voter, &request))
+            } else {
+                Reply::Refused(Refusal::Void)
+            };
+            answering.answer(self.voter.ballot().sender(), reply);
+            return Ok(());
+        }
         self.handle(Input::Asked { link: id, from, request }, Some(answering)).await
+    }
+
+    /// Somebody on this node wants something of a name: it is answered here, or by the peer if that one leads.
+    fn named(&mut self, request: NameRequest, to: oneshot::Sender<Result<NameReply, NameFault>>) {
+        let now = Clock.now();
+        if self.names.leads(now) {
+            let _ = to.send(Ok(self.names.handle(now, self.voter.ballot().me(), &request)));
+            return;
+        }
+        match self.live_link(Part::Replica).and_then(|id| self.links.get(&id)) {
+            Some((link, _)) => {
+                let sender = self.voter.ballot().sender();
+                let old_peer = self.shared.old_peer_until.clone();
+                links::ask_name(link.clone(), sender, request, old_peer, to);
+            }
+            None => {
+                let _ = to.send(Err(NameFault::NoLeader));
+            }
+        }
     }
 
     fn hear(&mut self, id: LinkId) {
@@ -322,6 +394,8 @@ impl Actor {
         self.live.send_if_modified(|old| std::mem::replace(old, live) != live);
         let stamp = outputs.view.peer.map(|peer| LinkStamp(peer.nonce));
         let lease = self.authority.publish(&outputs.view, stamp);
+        let right = outputs.view.authority().and_then(|(token, _, until)| Some((token.term(), until?)));
+        self.names.observe(Clock.now(), right);
         let now = role(&outputs.view, lease);
         self.roles.send_if_modified(|old| {
             let changed = *old != now;
@@ -342,6 +416,9 @@ impl Actor {
                 // The transport's own retries have slowed down by now: a new connection finds a healed path sooner.
                 link.connection.close(CloseCode::DONE, "nothing was heard for too long");
                 continue;
+            }
+            if matches!(ask.request, Request::Release { .. }) && link.part == Part::Replica {
+                self.releasing = Some(ask.link);
             }
             links::ask(link.clone(), outputs.sender, ask.request, self.events.clone());
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::config::{OtherConfig, ReplicaConfig};
@@ -12,12 +12,13 @@ use crate::edge::clock::Clock;
 use crate::edge::identity::Fingerprint;
 use crate::edge::quic::{CloseCode, Connection, DialError, Endpoint, Fault, LinkError, Responder};
 use crate::ids::{LinkId, NodeId};
-use crate::limits::{REDIAL_MAX, REDIAL_MIN};
-use crate::message::{Hello, Part, Refusal, Reply, Request, Sender};
+use crate::limits::{NAME_LEASE_MAX, OLD_PEER_PAUSE, REDIAL_MAX, REDIAL_MIN};
+use crate::message::{Hello, NameReply, NameRequest, Part, Refusal, Reply, Request, Sender};
 use crate::time::Moment;
 use crate::wire;
 
 use super::actor::{Event, Linked, Shared, patience};
+use super::names::NameFault;
 
 /// How an answer gets back.
 #[derive(Debug)]
@@ -370,5 +371,42 @@ pub(super) fn ask(link: Linked, sender: Sender, request: Request, events: mpsc::
                 connection.close(CloseCode::DONE, &why);
             }
         }
+    });
+}
+
+/// Asks the peer about a name. What goes wrong with it is told to whoever asked, and says nothing about the link: but a
+/// peer of a release that knows no names ends the link, and is left alone for a while.
+pub(super) fn ask_name(
+    link: Linked,
+    sender: Sender,
+    request: NameRequest,
+    old_peer_until: Arc<AtomicU64>,
+    to: oneshot::Sender<Result<NameReply, NameFault>>,
+) {
+    if Clock.now() < Moment(old_peer_until.load(Ordering::Acquire)) {
+        let _ = to.send(Err(NameFault::OldPeer));
+        return;
+    }
+    tokio::spawn(async move {
+        let bytes = wire::encode_request(&sender, &Request::Name(request));
+        // An answer that comes later than a lease lasts grants nothing.
+        let answer = match timeout(NAME_LEASE_MAX, link.connection.ask(&bytes)).await {
+            Err(_) => Err(NameFault::Unanswered("the leader does not answer in time".into())),
+            Ok(Err(LinkError::Closed { code: CloseCode::MISBEHAVED, .. })) => {
+                old_peer_until.store((Clock.now() + OLD_PEER_PAUSE).0, Ordering::Release);
+                Err(NameFault::OldPeer)
+            }
+            Ok(Err(error)) => Err(NameFault::Unanswered(error.to_string())),
+            Ok(Ok(bytes)) => match wire::decode_reply(&bytes) {
+                Ok((_, Reply::Name(reply))) => Ok(reply),
+                Ok((_, Reply::Refused(Refusal::NotServed) | Reply::Versions { .. })) => {
+                    Err(NameFault::OldPeer)
+                }
+                Ok((_, Reply::Refused(refusal))) => Err(NameFault::Unanswered(refusal.to_string())),
+                Ok((_, other)) => Err(NameFault::Unanswered(format!("it answers with {other:?}"))),
+                Err(error) => Err(NameFault::Unanswered(error.to_string())),
+            },
+        };
+        let _ = to.send(answer);
     });
 }

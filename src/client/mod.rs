@@ -8,6 +8,7 @@ mod actor;
 mod lease;
 mod links;
 mod measured;
+mod names;
 mod recover;
 
 use std::fmt;
@@ -34,6 +35,7 @@ use crate::time::Moment;
 use actor::{Actor, Event};
 pub use lease::{Lease, PeerDurable, Remaining, Right};
 pub use measured::Measures;
+pub use names::{NamedLease, Names, NotAcquired};
 pub use recover::{RecoverError, Recovery, replace};
 
 /// Identifies one link between the two replicas, the same at both ends. The data layer stamps its own messages with
@@ -349,6 +351,40 @@ impl Cluster {
     /// same, and one that leads, or is sole, goes on.
     pub async fn stands(&self, stands: bool) -> Result<(), NotTaken> {
         self.command(Input::Stands(stands)).await
+    }
+
+    /// Holds `name` in the whole cluster: a lease with a token of its own, which nobody else has until it has ended. It
+    /// renews itself, and is given back when it is dropped. Works on both replicas: the leader grants it, in memory, for
+    /// [`NAME_LEASE_MAX`](crate::limits::NAME_LEASE_MAX) at a time (protocol §8).
+    ///
+    /// One attempt: see [`Names::wait`] for one that waits its turn, and [`Cluster::names`] for a handle that other
+    /// tasks can use.
+    ///
+    /// When the leader changes, every name that it gave ends, and the next leader grants none for
+    /// `NAME_LEASE_MAX`. What the holder protects has to check the token ([`crate::fence`]): a paused holder does not
+    /// know that its lease has ended.
+    ///
+    /// # Errors
+    /// If somebody holds it, or no leader can be asked, or the text is no name.
+    ///
+    /// ```no_run
+    /// # async fn example(cluster: &tiebreak::Cluster) -> Result<(), tiebreak::NotAcquired> {
+    /// let lease = cluster.acquire("shard-42").await?;
+    /// println!("token {}", lease.token());
+    /// if lease.guard(async { /* work on the shard */ }).await.is_none() {
+    ///     println!("lost: {:?}", lease.lost());
+    /// }
+    /// lease.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acquire(&self, name: &str) -> Result<NamedLease, NotAcquired> {
+        self.names().acquire(name.parse()?, crate::limits::NAME_LEASE_MAX).await
+    }
+
+    /// The lock service, as a handle that may outlive this one (it is of no use then).
+    pub fn names(&self) -> Names {
+        Names::new(self.events.downgrade())
     }
 
     /// How it sees the cluster.

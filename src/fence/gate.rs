@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::edge::clock::random_u128;
 use crate::edge::disk::{Disk, RealDisk};
 use crate::edge::ledger::{FILE_NAME, Ledger, LedgerError, Purpose, Slot};
-use crate::ids::{Incarnation, Token};
+use crate::ids::{Incarnation, ResourceName, Token};
+use crate::limits::RESOURCES_MAX;
 use crate::message::{GateRecord, Record};
 
 /// The token belongs to a leader that has been replaced. Its writer has to stop; trying again does not help.
@@ -34,6 +35,15 @@ pub enum GateError {
     /// A newer leader was here.
     #[error(transparent)]
     Stale(#[from] StaleToken),
+    /// There is no room for another resource. Those that are known go on.
+    #[error(
+        "{resource} is new here, and {RESOURCES_MAX} resources are kept already, which is all there is room for: use \
+         other gates for some of them"
+    )]
+    TooMany {
+        /// Which one is new.
+        resource: ResourceName,
+    },
     /// The gate's own state cannot be used. After an error of the disk it lets nothing through until it is opened
     /// again.
     #[error(transparent)]

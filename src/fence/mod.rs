@@ -5,6 +5,10 @@
 //! lease and the write; only the resource can, by refusing a token lower than one that it has seen.
 
 mod gate;
+mod gates;
+mod header;
 
 pub use self::gate::{Gate, GateError, StaleToken};
+pub use self::gates::Gates;
+pub use self::header::{HEADER, TokenError, token_of};
 pub use crate::edge::ledger::LedgerError;

@@ -165,6 +165,11 @@ impl Canvass {
         let asked = self.peer == Some(link) || self.witness == Some(link);
         self.peer = self.peer.filter(|peer| *peer != link);
         self.witness = self.witness.filter(|witness| *witness != link);
-        if asked && self.peer.is_none() && self.witness.is_none() { Verdict::Failed } else { Verdict::Wait }
+        match (asked && self.peer.is_none() && self.witness.is_none(), self.witness_asked) {
+            (false, _) => Verdict::Wait,
+            // A peer that has handed over may leave before it has voted.
+            (true, false) => Verdict::AskWitness,
+            (true, true) => Verdict::Failed,
+        }
     }
 }

@@ -270,7 +270,7 @@ impl Replica {
                 }
                 self.ballot.not_greeted(part, by, &refusal, self.draws.next());
             }
-            Input::LinkDown(link) => self.link_down(now, link),
+            Input::LinkDown(link) => self.link_down(now, link, &mut asks),
             Input::Stands(stands) => self.stands = stands,
             Input::Durable(position) => self.ballot.durable(position),
             Input::Offer(position) => taken = self.offer(now, position, &mut asks),

@@ -6,7 +6,7 @@ use crate::message::{Candidacy, Hello, Part, Refusal, Reply, Request, Sender, St
 use crate::rules::Rule;
 use crate::time::{Millis, Moment};
 
-use super::canvass::{Canvass, Verdict};
+use super::canvass::Canvass;
 use super::{ASKED_ON_AN_EARLIER_LINK, Ask, OfferIn, Replica, Right, Role};
 
 use std::time::Duration;
@@ -296,7 +296,7 @@ impl Replica {
             asks.push(Ask { link, part, request: Request::Linked });
         }
         if let Some(earlier) = earlier {
-            self.link_over(now, earlier);
+            self.link_over(now, earlier, asks);
         }
         match part {
             Part::Replica => {
@@ -327,13 +327,13 @@ impl Replica {
         Ok(())
     }
 
-    pub(super) fn link_down(&mut self, now: Moment, link: LinkId) {
+    pub(super) fn link_down(&mut self, now: Moment, link: LinkId, asks: &mut Vec<Ask>) {
         self.ballot.link_down(link);
-        self.link_over(now, link);
+        self.link_over(now, link, asks);
     }
 
     /// Forgets what was asked on a link that is over.
-    pub(super) fn link_over(&mut self, now: Moment, link: LinkId) {
+    pub(super) fn link_over(&mut self, now: Moment, link: LinkId, asks: &mut Vec<Ask>) {
         if self.confirming == Some(link) {
             // Whether it was confirmed is not known: it has to be asked again on the next link.
             self.confirming = Some(ASKED_ON_AN_EARLIER_LINK);
@@ -344,8 +344,7 @@ impl Replica {
         if self.validating == Some(link) {
             self.validating = None;
         }
-        if let Verdict::Failed = self.canvass.link_down(link) {
-            self.candidacy_failed(now);
-        }
+        let verdict = self.canvass.link_down(link);
+        self.judged(now, verdict, Part::Replica, asks);
     }
 }

@@ -3,12 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
+use tiebreak::fence::{Gate, GateError};
+use tiebreak::ids::Token;
 
 use crate::stage::{A, B, Choice, Stage};
 
@@ -132,7 +134,8 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(pipe: &Path, timeout: Duration, acts: std::path::PathBuf, agent: std::path::PathBuf) -> Machine {
+    /// Without an `agent` to kill it is one whose watchdog fires and resets nothing.
+    fn new(pipe: &Path, timeout: Duration, acts: PathBuf, agent: Option<PathBuf>) -> Machine {
         rustix::fs::mkfifoat(rustix::fs::CWD, pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
             .expect("a pipe");
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -156,7 +159,9 @@ impl Machine {
                     }
                 }
                 if fed.is_some_and(|fed| fed.elapsed() > timeout) {
-                    reset(&agent);
+                    if let Some(agent) = &agent {
+                        reset(agent);
+                    }
                     *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(lines(&acts));
                     return;
                 }
@@ -203,7 +208,7 @@ fn the_watchdog_resets_a_machine_whose_agent_is_stopped_before_the_other_node_ac
     let mut stage = Stage::prepare(choice);
     let machines = [A, B].map(|node| {
         let pipe = stage.place(&format!("watchdog-{}", crate::stage::NAMES[node]));
-        Machine::new(&pipe, Duration::from_secs(3), stage.place("acts"), stage.config(node))
+        Machine::new(&pipe, Duration::from_secs(3), stage.place("acts"), Some(stage.config(node)))
     });
     for node in [crate::stage::W, A, B] {
         stage.run(node);
@@ -223,6 +228,54 @@ fn the_watchdog_resets_a_machine_whose_agent_is_stopped_before_the_other_node_ac
     stage.stop(B);
     stage.until("the other watchdog is closed properly", |_| machines[B].disarmed.load(Ordering::Acquire));
     assert_eq!(machines[B].fired(), None);
+}
+
+/// Shows: an agent is stopped for 20 s while its service runs on. The watchdog fires before the lease ends and so before the
+/// other node acts; on a machine that it does not reset, the resource refuses each later write with the old token, and the
+/// agent that goes on stops the service (case 6, whole).
+#[test]
+fn a_stopped_agent_is_caught_by_the_watchdog_and_where_that_resets_nothing_by_the_gate() {
+    const STOPPED: Duration = Duration::from_secs(20);
+    let mut choice = Choice { lease: "8s", ..Choice::default() };
+    choice.agent =
+        "watchdog = \"required\"\nwatchdog_device = \"watchdog-NODE\"\nwatchdog_timeout = \"3s\"".into();
+    let mut stage = Stage::prepare(choice);
+    let [machine, _other] = [A, B].map(|node| {
+        let pipe = stage.place(&format!("watchdog-{}", crate::stage::NAMES[node]));
+        Machine::new(&pipe, Duration::from_secs(3), stage.place("acts"), None)
+    });
+    for node in [crate::stage::W, A, B] {
+        stage.run(node);
+    }
+    stage.until_pair(A);
+    stage.until_acts(A);
+    let old = stage.acts().last().expect("it acts").1;
+    stage.signal(A, Signal::STOP);
+    let began = Instant::now();
+    stage.until_acts(B);
+    let fired = machine.fired().expect("it has fired before the other one acts");
+    let first = stage.acts().iter().position(|(node, _)| *node == B).expect("b has acted");
+    assert!(fired <= first, "it fired after {fired} writes, and b wrote from {first} on");
+    stage.until("20 s have passed", |_| began.elapsed() > STOPPED);
+    // The resource, as the writes have reached it.
+    let place = stage.place("gate");
+    Gate::create(&place).expect("a gate");
+    let gate = Gate::open(&place).expect("a gate");
+    let acts = stage.acts();
+    gate.admit(Token(old)).expect("while it led");
+    gate.admit(Token(acts[first].1)).expect("the new leader");
+    let late = acts[first..].iter().find(|(node, _)| *node == A).expect("the old service runs on").1;
+    match gate.admit(Token(late)) {
+        Err(GateError::Stale(stale)) => {
+            assert_eq!((stale.offered, stale.highest), (Token(old), Token(acts[first].1)))
+        }
+        other => panic!("a late write: {other:?}"),
+    }
+    stage.signal(A, Signal::CONT);
+    stage.until_pair(B);
+    let from = stage.acts().len();
+    stage.until_acts(B);
+    assert!(stage.acts()[from..].iter().all(|(node, _)| *node == B), "the old service is gone");
 }
 
 /// Shows: times that cannot be met are refused before anything runs, with the sums; so is a missing required watchdog.

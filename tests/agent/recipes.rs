@@ -115,12 +115,38 @@ fn the_address_hook_moves_an_address() {
 }
 
 #[test]
+fn the_keepalived_hook_gives_and_takes_the_address() {
+    // keepalived follows its file, unless it is gone.
+    let ip = "[ -e $here/blind ] && exit 1\n\
+              case \"$*\" in *del*) rm -f $here/address; exit;; esac\n\
+              [ -e $here/dead ] || if [ \"$(cat $here/state)\" = 0 ]; then : > $here/address; else rm -f $here/address; fi\n\
+              [ ! -e $here/address ] || echo '2: eth0 inet 10.0.0.10/24 scope global'";
+    let machine = Machine::new(&[("ip", ip)]);
+    let state = machine.directory.path().join("state");
+    let state = state.to_str().expect("a path");
+    let run = |hook: &str, role: &str| {
+        machine.run("keepalived", &[hook], &[("STATE", state), ("WAIT", "1"), ("TIEBREAK_ROLE", role)])
+    };
+    assert_eq!(run("demote", "standby"), 0);
+    assert_eq!(machine.said("state"), "1\n");
+    assert_eq!((run("check", "standby"), run("check", "leader")), (0, 2));
+    assert_eq!(run("promote", "leader"), 0);
+    assert_eq!((run("check", "standby"), run("check", "leader")), (2, 0));
+    machine.write("dead", "");
+    assert_eq!(run("demote", "leader"), 0, "what keepalived leaves is taken by hand");
+    assert!(!machine.has("address"));
+    assert_ne!(run("promote", "leader"), 0, "nobody gives it the address");
+    machine.write("blind", "");
+    assert_ne!(run("demote", "leader"), 0, "who cannot look does not know");
+}
+
+#[test]
 fn the_drbd_hook_promotes_demotes_and_says_when_data_would_be_lost() {
-    let drbdadm = "case $1 in role) [ -e $here/deaf ] && exit 10; cat $here/role;; dstate) cat $here/disks;; cstate) cat $here/connection;;\n\
+    let drbdadm = "case $1 in role) [ -e $here/deaf ] && exit 10; cat $here/role;; dstate) cat $here/disks;; cstate) cat $here/connection;; sh-dev) echo /dev/drbd7;;\n\
                    primary) echo Primary/Secondary > $here/role;; secondary) echo Secondary/Secondary > $here/role;;\n\
                    connect) echo \"$*\" > $here/connected; echo Connected > $here/connection;; adjust) : > $here/adjusted;; esac";
     let mount = [
-        ("mount", ": > $here/mounted"),
+        ("mount", "echo \"$*\" > $here/mounted"),
         ("umount", "[ -e $here/busy ] && exit 1; rm $here/mounted"),
         ("mountpoint", "[ -e $here/mounted ]"),
         ("drbdadm", drbdadm),
@@ -131,7 +157,9 @@ fn the_drbd_hook_promotes_demotes_and_says_when_data_would_be_lost() {
     machine.write("connection", "Connected\n");
     assert_eq!(machine.run("drbd", &["check"], STANDBY), 0);
     assert_eq!(machine.run("drbd", &["promote"], &[]), 0);
-    assert!(machine.has("mounted") && machine.said("role").starts_with("Primary"));
+    assert!(
+        machine.said("mounted").starts_with("/dev/drbd7 ") && machine.said("role").starts_with("Primary")
+    );
     assert_eq!(machine.run("drbd", &["check"], &[]), 0);
     // The peer is gone: nothing is acknowledged alone until the votes allow it.
     machine.write("disks", "UpToDate/DUnknown\n");
@@ -141,6 +169,13 @@ fn the_drbd_hook_promotes_demotes_and_says_when_data_would_be_lost() {
     assert!(machine.has("alone"));
     assert_eq!(machine.run("drbd", &["paired"], &[]), 0);
     assert!(!machine.has("alone"));
+    // Its peer was frozen, and DRBD has given the connection up for good: only the leader asks again, and keeps what it has.
+    machine.write("connection", "StandAlone\n");
+    assert_eq!(machine.run("drbd", &["check"], STANDBY), 1);
+    assert!(!machine.has("connected"));
+    assert_eq!(machine.run("drbd", &["check"], &[]), 1);
+    assert_eq!(machine.said("connected"), "connect orders\n");
+    fs::remove_file(machine.directory.path().join("connected")).expect("removed");
     // A standby that still copies lacks something, and a leader without its disk is not well.
     machine.write("disks", "Inconsistent/UpToDate\n");
     assert_eq!(machine.run("drbd", &["check"], STANDBY), 1);

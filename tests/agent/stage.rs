@@ -45,8 +45,11 @@ const HOOK: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 node=$TIEBREAK_NODE
 if ! mkdir "$here/busy-$node" 2>/dev/null; then
-    # Whoever was killed has left it behind.
-    [ -d "/proc/$(cat "$here/pid-$node" 2>/dev/null)" ] && echo "$node overlap $1" >> "$here/hooks.log"
+    # Whoever was killed has left it behind, and nobody may have waited for it yet.
+    case $(cut -d' ' -f3 "/proc/$(cat "$here/pid-$node" 2>/dev/null)/stat" 2>/dev/null) in
+    '' | Z | X) ;;
+    *) echo "$node overlap $1" >> "$here/hooks.log" ;;
+    esac
 fi
 echo $$ > "$here/pid-$node"
 echo "$node $1 reason=$TIEBREAK_REASON token=$TIEBREAK_TOKEN acknowledge=$TIEBREAK_ACKNOWLEDGE event=$TIEBREAK_EVENT destroy=$TIEBREAK_MAY_DESTROY" >> "$here/hooks.log"
@@ -165,7 +168,8 @@ fn free_tcp() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port")
 }
 
-fn script(path: &Path, text: &str) {
+/// Makes an executable.
+pub fn script(path: &Path, text: &str) {
     fs::write(path, text).expect("a script");
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("executable");
 }
@@ -302,6 +306,11 @@ impl Stage {
         let child = self.processes[node].as_ref().expect("it runs");
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id")).expect("not zero");
         kill_process(pid, signal).expect("it was not waited for");
+    }
+
+    /// The process of this node.
+    pub fn pid(&self, node: usize) -> i32 {
+        i32::try_from(self.processes[node].as_ref().expect("it runs").id()).expect("a process id")
     }
 
     pub fn kill(&mut self, node: usize) {

@@ -184,3 +184,55 @@ fn a_cluster_without_data_acts_on_one_node_under_a_lease_of_either_other_voter()
     stage.until_pair(B);
     stage.check();
 }
+
+/// Shows: a standby that has joined is taken in again when the link between the two was replaced, although nobody may go on
+/// alone and the term stays.
+#[test]
+fn a_standby_that_has_joined_is_taken_in_again_on_a_new_link() {
+    let mut choice = Choice::hooks(&["promote", "demote", "follow", "solo", "paired", "check"]);
+    (choice.lease, choice.solo_after) = ("20s", Some("never"));
+    choice.times = "demote = \"1s\"\nkill = \"500ms\"".into();
+    let stage = Stage::start(choice);
+    let term = stage.state(A)["term"].as_u64();
+    stage.cut(A, B);
+    stage.until("the link is over", |stage| stage.metric(A, "tiebreak_votes_reachable") == Some(2.0));
+    stage.heal();
+    stage.until_pair(A);
+    assert_eq!(stage.state(A)["term"].as_u64(), term, "nobody was elected");
+    stage.check();
+}
+
+/// Shows: a node whose `demote` finds no data (exit code 66) is not elected, although its votes would allow it; once it has
+/// copied the other one, it is.
+#[test]
+fn a_node_without_usable_data_is_not_elected_before_it_has_copied_a_leader() {
+    let lease = Duration::from_secs(5);
+    let mut choice = Choice::hooks(&["promote", "demote", "follow", "solo", "paired", "check"]);
+    choice.times = "demote = \"500ms\"\nkill = \"500ms\"".into();
+    let mut stage = Stage::start(choice);
+    stage.until_acts(A);
+    // Both lose power at once, and B comes back with an empty disk beside its votes.
+    for node in [A, B] {
+        stage.kill(node);
+    }
+    let group = stage.service_group(A).expect("it ran");
+    let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    stage.on("demote", B, "code=66");
+    stage.run(B);
+    stage.until("b says that it has no data", |stage| stage.state(B)["data"] == "missing");
+    assert_eq!(stage.metric(B, "tiebreak_data_missing"), Some(1.0));
+    // After its hold-off the witness would elect it.
+    let began = Instant::now();
+    stage.until("its hold-off is over", |_| began.elapsed() > lease * 2);
+    assert_ne!(stage.state(B)["leader"], "b");
+    stage.run(A);
+    stage.until_pair(A);
+    assert_eq!(stage.hook_runs(B, "promote").len(), 0);
+    assert_eq!(stage.state(B)["data"], "usable", "it has copied the leader");
+    stage.on("demote", B, "code=0");
+    let group = stage.service_group(A).expect("it runs");
+    stage.kill(A);
+    let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    stage.until_primary(B);
+    stage.check();
+}

@@ -28,6 +28,9 @@ const NAMES: [&str; 3] = ["a", "b", "w"];
 /// Far beyond anything that is waited for, even on a machine that is busy with something else.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// What every path that carries QUIC carries: no datagram of this project is larger.
+const DATAGRAM_BYTES_MAX: usize = 1200;
+
 /// What is chosen for a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
@@ -200,6 +203,8 @@ pub struct Trio {
     flows: [[Arc<Flow>; 3]; 3],
     /// Each between the two that it joins.
     relays: Vec<((usize, usize), Relay)>,
+    /// Those of them that carry votes and leases, not data.
+    votes: Vec<usize>,
     _network: Network,
     directory: TempDir,
 }
@@ -252,6 +257,8 @@ impl Trio {
             }
         };
         let (a, b) = (replica(A), replica(B));
+        // Each replica has made one to its peer, one to the witness, and one for its data.
+        let votes = vec![0, 1, 3, 4];
         let witness = Plan {
             node: NAMES[W].into(),
             directory: place[W].clone(),
@@ -269,6 +276,7 @@ impl Trio {
             choice,
             flows,
             relays,
+            votes,
             _network: network,
             directory,
         }
@@ -399,6 +407,18 @@ impl Trio {
         &self.flows[from][to]
     }
 
+    /// From now on swallows every datagram of votes and leases with more payload than that.
+    pub fn narrow(&self, bytes_max: usize) {
+        for place in &self.votes {
+            self.relays[*place].1.narrow(bytes_max);
+        }
+    }
+
+    /// The largest datagram of votes and leases so far, in bytes of payload.
+    pub fn largest_datagram_bytes(&self) -> usize {
+        self.votes.iter().map(|place| self.relays[*place].1.largest_bytes()).max().unwrap_or(0)
+    }
+
     pub fn heal(&self) {
         for flow in self.flows.iter().flatten() {
             flow.heal();
@@ -505,9 +525,11 @@ impl Trio {
     }
 
     /// What has to be true of every history, asked of a replica that leads: each acknowledged write is there, one
-    /// node acknowledged per token, tokens rise with time, and the stretches of time in which each acknowledged are
-    /// disjoint.
+    /// node acknowledged per token, tokens rise with time, the stretches of time in which each acknowledged are
+    /// disjoint, and no datagram was larger than any path carries.
     pub fn check(&mut self, leader: usize) {
+        let largest = self.largest_datagram_bytes();
+        assert!(largest <= DATAGRAM_BYTES_MAX, "a datagram had {largest} bytes of payload");
         let acks = self.see(|told| {
             let bugs: Vec<&Told> = told.all.iter().filter(|told| told.event["event"] == "bug").collect();
             assert!(bugs.is_empty(), "{bugs:?}");

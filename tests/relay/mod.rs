@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -67,6 +67,21 @@ impl Flow {
     }
 }
 
+/// What a relay lets through, and the largest that was given to it.
+#[derive(Debug)]
+struct Gauge {
+    bytes_max: AtomicUsize,
+    largest_bytes: AtomicUsize,
+}
+
+impl Gauge {
+    /// Whether a datagram of so many bytes of payload passes.
+    fn passes(&self, bytes: usize) -> bool {
+        self.largest_bytes.fetch_max(bytes, Ordering::Relaxed);
+        bytes <= self.bytes_max.load(Ordering::Relaxed)
+    }
+}
+
 /// Runs relays until it is dropped.
 #[derive(Debug)]
 pub struct Network {
@@ -96,8 +111,13 @@ impl Network {
         let (refusing, refused) = watch::channel(false);
         let _inside = self.runtime.enter();
         let socket = UdpSocket::from_std(socket)?;
-        self.runtime.spawn(serve(socket, address, refused, target.clone(), forth, back));
-        Ok(Relay { address, target, refusing })
+        let gauge = Arc::new(Gauge {
+            bytes_max: AtomicUsize::new(DATAGRAM_BYTES_MAX),
+            largest_bytes: AtomicUsize::new(0),
+        });
+        let ways = Ways { forth, back, gauge: gauge.clone() };
+        self.runtime.spawn(serve(socket, address, refused, target.clone(), ways));
+        Ok(Relay { address, target, refusing, gauge })
     }
 }
 
@@ -116,9 +136,29 @@ pub struct Relay {
     address: SocketAddr,
     target: Arc<RwLock<SocketAddr>>,
     refusing: watch::Sender<bool>,
+    gauge: Arc<Gauge>,
+}
+
+/// Both directions of a relay.
+#[derive(Clone)]
+struct Ways {
+    forth: Arc<Flow>,
+    back: Arc<Flow>,
+    gauge: Arc<Gauge>,
 }
 
 impl Relay {
+    /// From now on swallows every datagram with more payload than that, as a path does whose MTU is smaller and
+    /// where nobody says so.
+    pub fn narrow(&self, bytes_max: usize) {
+        self.gauge.bytes_max.store(bytes_max, Ordering::Relaxed);
+    }
+
+    /// The largest payload of a datagram that was sent to it, in either direction.
+    pub fn largest_bytes(&self) -> usize {
+        self.gauge.largest_bytes.load(Ordering::Relaxed)
+    }
+
     /// Where clients send to.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -142,8 +182,7 @@ async fn serve(
     address: SocketAddr,
     mut refused: watch::Receiver<bool>,
     target: Arc<RwLock<SocketAddr>>,
-    forth: Arc<Flow>,
-    back: Arc<Flow>,
+    ways: Ways,
 ) {
     let mut first = Some(first);
     loop {
@@ -154,7 +193,7 @@ async fn serve(
         if let Ok(socket) = opened {
             let mut clients = JoinSet::new();
             tokio::select! {
-                () = listen(Arc::new(socket), &mut clients, &target, &forth, &back) => {}
+                () = listen(Arc::new(socket), &mut clients, &target, &ways) => {}
                 gone = async { refused.wait_for(|refused| *refused).await.is_err() } => if gone { return },
             }
             // Their sockets are closed when they have ended.
@@ -174,8 +213,7 @@ async fn listen(
     socket: Arc<UdpSocket>,
     answering: &mut JoinSet<()>,
     target: &RwLock<SocketAddr>,
-    forth: &Flow,
-    back: &Arc<Flow>,
+    ways: &Ways,
 ) {
     let mut clients: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
@@ -187,22 +225,26 @@ async fn listen(
             None => {
                 let Ok(new) = UdpSocket::bind(LOCAL).await else { continue };
                 let new = Arc::new(new);
-                answering.spawn(answers(new.clone(), socket.clone(), client, back.clone()));
+                answering.spawn(answers(new.clone(), socket.clone(), client, ways.clone()));
                 clients.insert(client, new.clone());
                 new
             }
         };
         let target = *target.read().unwrap_or_else(PoisonError::into_inner);
-        forward(forth, towards, &buffer[..length], target).await;
+        if ways.gauge.passes(length) {
+            forward(&ways.forth, towards, &buffer[..length], target).await;
+        }
     }
 }
 
 /// Carries what comes back to one client.
-async fn answers(from: Arc<UdpSocket>, to: Arc<UdpSocket>, client: SocketAddr, back: Arc<Flow>) {
+async fn answers(from: Arc<UdpSocket>, to: Arc<UdpSocket>, client: SocketAddr, ways: Ways) {
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     loop {
         let Ok((length, _)) = from.recv_from(&mut buffer).await else { continue };
-        forward(&back, to.clone(), &buffer[..length], client).await;
+        if ways.gauge.passes(length) {
+            forward(&ways.back, to.clone(), &buffer[..length], client).await;
+        }
     }
 }
 
@@ -351,6 +393,19 @@ mod tests {
             }
             assert!(Clock.now() < end, "it does not open again");
         }
+    }
+
+    #[test]
+    fn a_narrow_relay_swallows_what_is_larger_in_silence_and_remembers_how_large_it_was() {
+        let b = bench();
+        b.relay.narrow(100);
+        b.client.send_to(&[1; 101], b.relay.address()).unwrap();
+        b.client.send_to(&[2; 100], b.relay.address()).unwrap();
+        let (bytes, client_as_seen) = receive(&b.server);
+        assert_eq!((bytes, b.relay.largest_bytes()), (vec![2; 100], 101));
+        b.server.send_to(&[3; 102], client_as_seen).unwrap();
+        b.server.send_to(&[4; 100], client_as_seen).unwrap();
+        assert_eq!((receive(&b.client).0, b.relay.largest_bytes()), (vec![4; 100], 102));
     }
 
     #[test]

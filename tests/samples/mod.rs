@@ -18,14 +18,17 @@ macro_rules! variants {
 }
 
 variants!(REQUESTS, request_name, Request:
-    Hello PreVote Vote Confirm Offer Joined Renew Release Adopt Admit Validate Vouch Linked Status);
+    Hello PreVote Vote Confirm Offer Joined Renew Release Adopt Admit Validate Vouch Linked Status Name);
 variants!(REPLIES, reply_name, Reply:
     Hello PreVoted Voted Confirmed Offered Settled Renewed Released Adopted Admitted Validated Vouched Linked Status Refused
-    Versions);
+    Versions Name);
 variants!(REFUSALS, refusal_name, Refusal:
     Stale TermSpent Behind LeaseRuns Sole Busy HoldOff Blank Resyncing HoldsNothing OtherWitness OtherCluster Void
     NotLeader Crossing NotServed Restored Copied Banned Unvalidated);
-variants!(RECORDS, record_name, Record: Witness Replica Gate);
+variants!(NAME_REQUESTS, name_request_name, NameRequest: Acquire Renew Release Revoke);
+variants!(NAME_REPLIES, name_reply_name, NameReply: Granted Renewed Released Revoked Refused);
+variants!(NAME_REFUSALS, name_refusal_name, NameRefusal: NotLeader HoldOff Held Lost Revoked Full BadLease Spent);
+variants!(RECORDS, record_name, Record: Witness Replica Gate Resource);
 variants!(ROLES, role_name, RoleName: Witness Follower Candidate Blocked Paired Solo);
 variants!(STANDINGS, standing_name, Standing: Blank Member Resyncing Unvalidated);
 
@@ -102,9 +105,49 @@ fn candidacy() -> Candidacy {
     Candidacy { term: Term(1), holds: Term(2), position: Position(3) }
 }
 
+fn lock(name: &str) -> LockName {
+    name.parse().expect("a valid name")
+}
+
+pub fn name_requests() -> Vec<NameRequest> {
+    let (name, token) = (lock("shard-42"), Token::granted(Term(3), 4));
+    vec![
+        NameRequest::Acquire { name: lock(LONGEST), lease: Millis(2000), nonce: 5 },
+        NameRequest::Renew { name, token },
+        NameRequest::Release { name, token },
+        NameRequest::Revoke { name },
+    ]
+}
+
+pub fn name_refusals() -> Vec<NameRefusal> {
+    let left = Millis(2000);
+    vec![
+        NameRefusal::NotLeader,
+        NameRefusal::HoldOff { left },
+        NameRefusal::Held { by: node("b"), token: Token::granted(Term(3), 4), left },
+        NameRefusal::Lost,
+        NameRefusal::Revoked,
+        NameRefusal::Full,
+        NameRefusal::BadLease,
+        NameRefusal::Spent,
+    ]
+}
+
+pub fn name_replies() -> Vec<NameReply> {
+    let token = Token::granted(Term(3), 4);
+    let mut replies = vec![
+        NameReply::Granted { token },
+        NameReply::Renewed { token },
+        NameReply::Released { token },
+        NameReply::Revoked { from: node("b"), token, left: Millis(2000) },
+    ];
+    replies.extend(name_refusals().into_iter().map(NameReply::Refused));
+    replies
+}
+
 pub fn requests() -> Vec<Request> {
     let (term, position) = (Term(1), Position(2));
-    vec![
+    let mut requests = vec![
         Request::Hello(hello()),
         Request::Hello(hello_of_witness()),
         Request::PreVote(candidacy()),
@@ -127,7 +170,9 @@ pub fn requests() -> Vec<Request> {
         Request::Vouch { term, nonce: 2 },
         Request::Linked,
         Request::Status,
-    ]
+    ];
+    requests.extend(name_requests().into_iter().map(Request::Name));
+    requests
 }
 
 pub fn refusals() -> Vec<Refusal> {
@@ -236,6 +281,7 @@ pub fn replies() -> Vec<Reply> {
     ];
     replies.extend(roles.map(|role| Reply::Status(Box::new(report(role)))));
     replies.extend(refusals().into_iter().map(Reply::Refused));
+    replies.extend(name_replies().into_iter().map(Reply::Name));
     replies
 }
 
@@ -300,5 +346,9 @@ pub fn records() -> Vec<Record> {
         Record::Replica(replica_record()),
         Record::Replica(fullest_replica),
         Record::Gate(GateRecord { highest: Token(1) }),
+        Record::Resource(ResourceRecord {
+            resource: LONGEST.parse().expect("a valid name"),
+            highest: Token(2),
+        }),
     ]
 }

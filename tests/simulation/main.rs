@@ -66,6 +66,7 @@
 //! On a machine with 2 cores and 24 GiB the benchmark printed 635 storms a second.
 
 mod cases;
+mod far;
 mod heal;
 mod leases;
 mod mutations;

@@ -33,6 +33,8 @@ const FAKETIME: [&str; 3] = [
 ];
 /// Of the disk of each node, where it can be filled: room for the log of an hour.
 const DISK_BYTES_MAX: u64 = 128 << 20;
+/// What every path that carries QUIC carries.
+const DATAGRAM_BYTES_MAX: usize = 1200;
 /// The log of a process that ended says what it met last.
 const LOG_TAIL_BYTES: usize = 8192;
 
@@ -101,7 +103,7 @@ pub struct Cluster {
     was_full: [bool; 3],
     /// Whoever ends for a good reason is started again at once.
     pub heals: bool,
-    _relays: Vec<Relay>,
+    relays: Vec<Relay>,
     _network: Network,
     _streams: Streams,
 }
@@ -191,7 +193,7 @@ impl Cluster {
             full: [false; 3],
             was_full: [false; 3],
             heals: false,
-            _relays: relays,
+            relays,
             _network: network,
             _streams: streams,
         }
@@ -351,6 +353,12 @@ impl Cluster {
         None
     }
 
+    /// No datagram is larger than what every path that carries QUIC carries.
+    fn too_large(&self) -> Option<String> {
+        let largest = self.relays.iter().map(Relay::largest_bytes).max().unwrap_or(0);
+        (largest > DATAGRAM_BYTES_MAX).then(|| format!("a datagram had {largest} bytes of payload"))
+    }
+
     fn met_a_full_disk(&self, node: usize, status: ExitStatus) -> bool {
         let log = fs::read(self.log(node)).unwrap_or_default();
         let tail = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned();
@@ -396,7 +404,7 @@ impl Cluster {
     }
 
     fn wrong(&mut self) -> Option<String> {
-        self.fallen().or_else(|| lock(&self.told.0).wrong.first().cloned())
+        self.fallen().or_else(|| self.too_large()).or_else(|| lock(&self.told.0).wrong.first().cloned())
     }
 
     /// Something was told, or a moment has passed in which a process may have ended.

@@ -25,16 +25,17 @@ use crate::ids::{NodeId, Position, Token};
 use crate::message::{Part, Report};
 use crate::time::Moment;
 
-use super::command::Running;
+use super::command::{LOOK_EVERY, Running};
 use super::config::{AgentConfig, ServiceConfig};
-use super::contain::{Cgroup, Containment};
+use super::contain::{self, Cgroup, Containment};
 use super::control::{self, Command};
 use super::history::{History, Notes};
 use super::hooks::{Ended, Facts, Hooks};
 use super::http::{self, Answers};
+use super::locks::Locks;
 use super::metrics::Metrics;
 use super::state::{State, Watched};
-use super::supervisor::{Call, Hook, Input, Leads, Service, Supervisor, Ticket, Votes};
+use super::supervisor::{Call, Data, Hook, Input, Leads, Service, Supervisor, Ticket, Votes};
 use super::systemd::{self, Pulse};
 use super::times::TimesError;
 use super::watchdog::{self, Device, WatchdogError, Wish};
@@ -120,9 +121,13 @@ pub async fn run(replica: ReplicaConfig, config: AgentConfig, reload: Reload) ->
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot wait for SIGINT"))?;
     let mut hangup = signal(SignalKind::hangup()).map_err(system("cannot wait for SIGHUP"))?;
     let cluster = Cluster::join(replica.clone(), Position(0)).await?;
+    // The first `demote` says whether there is data to stand with. One that has stopped already says so below.
+    let _ = cluster.stands(false).await;
     let (mut agent, mut events, mut commands) = Agent::start(&replica, config, cluster)?;
     let mut roles = agent.cluster.roles();
-    agent.let_it_stand();
+    if !agent.supervisor.paused() {
+        end_left_overs(&agent).await;
+    }
     systemd::ready();
     let mut pulse = Pulse::new();
     agent.apply(Input::Votes(Votes::default()));
@@ -148,6 +153,27 @@ pub async fn run(replica: ReplicaConfig, config: AgentConfig, reload: Reload) ->
     }
     systemd::stopping();
     agent.end().await
+}
+
+/// An earlier life of the agent may have left something running that would undo this life's first `demote`.
+async fn end_left_overs(agent: &Agent) {
+    let until = Clock.now() + agent.config.times.kill;
+    let runtime = &agent.hooks.facts().runtime;
+    let is_command = matches!(agent.config.service, ServiceConfig::Command(_));
+    loop {
+        let gone = agent.hooks.kill_left_over();
+        let found = if is_command && agent.supervisor.may_act() { contain::kill_marked(runtime) } else { 0 };
+        if found > 0 {
+            tracing::warn!(processes = found, "an earlier life of this agent left them running: killed");
+        }
+        if gone && found == 0 {
+            return;
+        }
+        if Clock.now() >= until {
+            return tracing::error!("what an earlier life of this agent has left running cannot be killed");
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Everything that the loop holds.
@@ -187,6 +213,8 @@ struct Agent {
     notes: Notes,
     beat: Arc<AtomicU64>,
     failure: Option<Failure>,
+    /// Whether the voter was told that it may stand.
+    stands: bool,
     /// Everything is done; it stays until the other node leads, and until then at the most.
     leaving: Option<Moment>,
     /// What was told and noted last, to tell what has changed.
@@ -243,6 +271,7 @@ impl Agent {
             service: Service::Unclear,
             running: None,
             stepping_down: false,
+            data: Data::Unknown,
             checked: None,
             said: String::new(),
             has_check,
@@ -258,7 +287,7 @@ impl Agent {
         let socket = config.socket();
         let listener = control::bind(&socket, config.group.as_deref())
             .map_err(system(format!("the control socket {}", socket.display())))?;
-        tasks.spawn(control::serve(listener, seen.clone(), commanded));
+        tasks.spawn(control::serve(listener, seen.clone(), commanded, Locks::new(cluster.names())));
         if let Some(address) = config.http {
             let answers = Answers {
                 state: seen,
@@ -306,6 +335,7 @@ impl Agent {
             notes,
             beat,
             failure: None,
+            stands: false,
             leaving: None,
             noted: work::Noted::default(),
         };
@@ -319,6 +349,7 @@ impl Agent {
         let votes = self.votes();
         self.apply(Input::Votes(votes));
         self.orders_go_on();
+        self.let_it_stand();
         let now = Clock.now();
         self.beat.store(now.0, Ordering::Release);
         self.feed(now);
@@ -367,10 +398,8 @@ impl Agent {
             Role::Standby(standby) => Votes {
                 leads: None,
                 follows: standby.leader.filter(|leader| *leader != self.node),
-                offer: standby
-                    .offer
-                    .filter(|_| !standby.joined)
-                    .map(|offer| Ticket(offer.term.0, offer.link.0)),
+                // Also of a term that it takes part in: after a new link it has to join again.
+                offer: standby.offer.map(|offer| Ticket(offer.term.0, offer.link.0)),
             },
         }
     }
@@ -456,6 +485,7 @@ impl Agent {
             state.service = self.supervisor.service();
             state.running = self.supervisor.running();
             state.stepping_down = self.supervisor.is_stepping_down();
+            state.data = self.supervisor.data();
             state.checked = self.supervisor.checked();
             state.has_check = has_check;
             state.said.clone_from(&self.said);
@@ -466,13 +496,22 @@ impl Agent {
         });
     }
 
-    /// A node that is marked so is not elected; it votes all the same.
+    /// A node that is marked so, or has no usable data, is not elected; it votes all the same.
     fn let_it_stand(&mut self) {
-        let (cluster, stands) = (self.cluster.clone(), !self.config.no_failover);
+        let stands = self.supervisor.may_stand();
+        if self.stands == stands || self.failure.is_some() {
+            return;
+        }
+        self.stands = stands;
+        if self.supervisor.data() == Data::Missing {
+            tracing::error!(
+                "`demote` has found no usable data here: this node is not elected before it has copied a leader"
+            );
+        }
+        let cluster = self.cluster.clone();
         self.tasks.spawn(async move {
-            if let Err(why) = cluster.stands(stands).await {
-                tracing::warn!("the mark `no_failover` was not taken: {why}");
-            }
+            // Whoever has stopped stands no more.
+            let _ = cluster.stands(stands).await;
         });
     }
 

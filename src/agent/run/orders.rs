@@ -1,5 +1,6 @@
 //! What operators ask for, and what they are told while it goes on.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::agent::config::AgentConfig;
@@ -86,7 +87,7 @@ impl Agent {
             Request::Resume => self.set_paused(false, &asker),
             Request::Drill { what, for_ms } => self.drill(what, Duration::from_millis(for_ms), &asker),
             // Answered by the socket itself.
-            Request::Status | Request::Watch => {}
+            Request::Status | Request::Watch | Request::Lock(_) | Request::Revoke { .. } => {}
         }
     }
 
@@ -160,7 +161,13 @@ impl Agent {
             Stage::Stopping => {}
             Stage::Handed(until) => {
                 let outcome = match &self.role {
-                    Role::Standby(standby) if standby.leader == Some(self.peer) => Ok(()),
+                    // It offers its term once its service acts there, if its hooks can tell.
+                    Role::Standby(standby)
+                        if standby.leader == Some(self.peer)
+                            && (standby.offer.is_some() || standby.joined) =>
+                    {
+                        Ok(())
+                    }
                     Role::Leader(_) if matches!(self.supervisor.service(), Service::Leads(_)) => {
                         Err(format!("{} did not take over, and {} leads again", self.peer, self.node))
                     }
@@ -230,16 +237,12 @@ impl Agent {
 
     fn set_paused(&mut self, paused: bool, asker: &Asker) {
         let mark = self.config.mark_paused(self.notes.directory());
-        let kept = if paused {
-            std::fs::write(&mark, "")
-        } else {
-            match std::fs::remove_file(&mark) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                other => other,
-            }
-        };
-        if let Err(error) = kept {
+        if let Err(error) = keep_mark(&mark, paused) {
             return asker.refused(format!("{}: {error}", mark.display()));
+        }
+        if !paused && !self.hook_runs {
+            // One of an earlier life, which was left alone until now.
+            self.hooks.kill_left_over();
         }
         self.notes.note(self.node, if paused { "pause" } else { "resume" }, None, self.token(), "operator");
         self.apply(Input::Pause(paused));
@@ -286,6 +289,19 @@ impl Agent {
             }
         }
     }
+}
+
+/// Makes or removes a mark, durably: a machine that loses power must not forget that its service is left alone.
+fn keep_mark(mark: &Path, wanted: bool) -> std::io::Result<()> {
+    if wanted {
+        std::fs::File::create(mark)?.sync_all()?;
+    } else if let Err(error) = std::fs::remove_file(mark)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let directory = mark.parent().unwrap_or(Path::new("."));
+    std::fs::File::open(directory)?.sync_all()
 }
 
 /// Another process stops this one and lets it go on: so it ends whatever happens to the operator's terminal.

@@ -68,7 +68,9 @@ impl Agent {
         let Ended { hook, outcome, took, said } = ended;
         self.hook_runs = false;
         self.hooks.forget();
-        let good = outcome.good() || hook == Hook::Check && outcome.lags();
+        let good = outcome.good()
+            || hook == Hook::Check && outcome.lags()
+            || hook == Hook::Demote && outcome.has_no_data();
         self.metrics.ran(hook, good, took);
         if !good {
             tracing::warn!(%hook, ?took, "failed: {outcome}");
@@ -327,7 +329,6 @@ impl Agent {
         self.config.preferred = new.preferred;
         self.config.fail_back = new.fail_back;
         self.config.no_failover = new.no_failover;
-        self.let_it_stand();
         self.apply(Input::Reload(self.config.plan()));
         tracing::info!("the configuration was read again");
     }

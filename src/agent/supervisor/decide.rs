@@ -5,7 +5,7 @@ use crate::ids::NodeId;
 use crate::time::Moment;
 
 use super::hook::{Hook, Mode, Reason, Run};
-use super::{Action, Call, Service, StepDown, Supervisor, Task, nanos};
+use super::{Action, Call, Data, Service, StepDown, Supervisor, Task, nanos};
 
 /// What the votes want of the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +61,18 @@ impl Supervisor {
                 self.service = Service::Unclear;
                 self.kill_everything(now, actions);
             }
+        } else if task.killed && !self.led && !self.paused && now >= self.gone_by(&task) {
+            self.lead_no_longer(now, actions);
+        }
+    }
+
+    /// A hook hangs where it cannot be killed, and nothing can run beside it: the other node is to lead.
+    fn lead_no_longer(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.stepping.is_none() && self.votes.leads.is_some() && now >= self.retry_at {
+            self.fails(now, Reason::HookHangs);
+        }
+        if self.stepping.is_some() {
+            self.release(actions);
         }
     }
 
@@ -106,11 +118,16 @@ impl Supervisor {
         let waits = !self.service_leads() && now < self.retry_at;
         // Whoever is giving the lease back does not begin to act under it.
         let gives_back = self.calling == Some(Call::Release);
-        if lasts && !waits && !gives_back && self.stepping.is_none() && !self.plan.no_failover {
+        if lasts && !waits && !gives_back && self.stepping.is_none() && !self.stays_away() {
             Wanted::Lead
         } else {
             Wanted::Rest
         }
+    }
+
+    /// This node does not run the service as leader, whatever the votes say.
+    fn stays_away(&self) -> bool {
+        self.plan.no_failover || self.data == Data::Missing
     }
 
     /// How it is to acknowledge. Both is always safe; alone is allowed to a solo leader only.
@@ -123,7 +140,7 @@ impl Supervisor {
         let is_both = self.service == Service::Leads(Mode::Both);
         // Before the term is opened for the peer, nothing may be acknowledged alone any more; nor while it is not known
         // whether the offer was taken, which opens it.
-        let offered = is_both && self.calling == Some(Call::Offer);
+        let offered = self.calling == Some(Call::Offer);
         let may_open = leads.peer && in_sync && (leads.may_offer || is_both);
         if offered || may_open { Mode::Both } else { Mode::Alone }
     }
@@ -182,6 +199,7 @@ impl Supervisor {
             (Some(StepDown::Shutdown), _) => Reason::Shutdown,
             (None, _) if !self.led => Reason::Start,
             (None, Some(_)) if self.plan.no_failover => Reason::NoFailover,
+            (None, Some(_)) if self.data == Data::Missing => Reason::NoData,
             (None, Some(leads)) if leads.until.is_some() => Reason::LeaseEnds,
             (None, _) => Reason::NotLeading,
         }
@@ -295,7 +313,7 @@ impl Supervisor {
                 if self.service_leads() && lags && self.is_fresh(self.both_since) && !self.stalled {
                     self.stalled = true;
                     self.call(Call::Stalled, actions);
-                } else if self.plan.no_failover && !self.led && now >= self.offer_at {
+                } else if self.stays_away() && !self.led && now >= self.offer_at {
                     self.offer_at = now + self.plan.times.lease;
                     self.call(Call::Release, actions);
                 }

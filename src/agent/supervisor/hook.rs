@@ -100,6 +100,11 @@ impl Outcome {
         *self == Outcome::Code(1)
     }
 
+    /// Of `demote`: the service does not act, and this node has no data that it could act on.
+    pub fn has_no_data(&self) -> bool {
+        *self == Outcome::Code(66)
+    }
+
     /// Of `follow`: it can only go on by destroying data.
     pub fn needs_copy(&self) -> bool {
         *self == Outcome::Code(3)
@@ -139,12 +144,16 @@ pub enum Reason {
     PromoteFailed,
     /// `fence` failed or took too long.
     FenceFailed,
+    /// A hook hangs, and cannot be killed.
+    HookHangs,
     /// The command ended by itself.
     Exited,
     /// The agent ends.
     Shutdown,
     /// This node never runs the service as leader.
     NoFailover,
+    /// This node has no usable data.
+    NoData,
     /// An earlier attempt failed.
     Again,
     /// Another node leads.
@@ -174,9 +183,11 @@ impl fmt::Display for Reason {
                 Reason::Unhealthy => "unhealthy",
                 Reason::PromoteFailed => "promote failed",
                 Reason::FenceFailed => "fence failed",
+                Reason::HookHangs => "a hook hangs",
                 Reason::Exited => "command ended",
                 Reason::Shutdown => "shutdown",
                 Reason::NoFailover => "no failover to this node",
+                Reason::NoData => "no usable data",
                 Reason::Again => "again",
                 Reason::Follows => "another node leads",
                 Reason::Right => "right changed",

@@ -158,6 +158,13 @@ impl Plan {
     }
 }
 
+impl Data {
+    /// `demote` has found nothing amiss: what was found missing is missing until a leader's term was joined.
+    fn or_usable(self) -> Data {
+        if self == Data::Missing { self } else { Data::Usable }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Task {
     hook: Hook,
@@ -166,6 +173,17 @@ struct Task {
     killed: bool,
     /// When; it may take long to die.
     killed_at: Moment,
+}
+
+/// Whether the service has data here that it could act on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// Nothing was demoted yet.
+    Unknown,
+    /// As far as its votes say.
+    Usable,
+    /// `demote` has found none.
+    Missing,
 }
 
 /// What the last check said.
@@ -226,6 +244,9 @@ pub struct Supervisor {
     kill_due: bool,
     /// The time until the end of the lease is used up: `demote` has its full time from now on.
     overdue: bool,
+    /// `demote` has said whether there is usable data here: until the first one has ended nobody knows, and a node
+    /// without any does not stand before it has joined a leader's term.
+    data: Data,
     /// What the failure was for which it steps down.
     failure: Reason,
     events: VecDeque<(&'static str, String)>,
@@ -266,6 +287,7 @@ impl Supervisor {
             promoted_as: Mode::Both,
             kill_due: false,
             overdue: false,
+            data: Data::Unknown,
             failure: Reason::Again,
             events: VecDeque::new(),
             paused,
@@ -303,6 +325,18 @@ impl Supervisor {
     /// Whether a step-down is under way.
     pub fn is_stepping_down(&self) -> bool {
         self.stepping.is_some()
+    }
+
+    /// Whether the service has usable data here.
+    pub fn data(&self) -> Data {
+        self.data
+    }
+
+    /// Whether this node may be elected.
+    pub fn may_stand(&self) -> bool {
+        // While the service is left alone nothing is demoted, so nothing is found out.
+        let has_data = self.data == Data::Usable || self.paused && self.data == Data::Unknown;
+        !self.plan.no_failover && has_data
     }
 
     /// Not promoted before this, after failures.
@@ -350,7 +384,7 @@ impl Supervisor {
                 wake = wake.min(self.stop_by().map_or(task.deadline, |stop_by| task.deadline.min(stop_by)));
             }
             (Some(task), None) if !task.killed => wake = wake.min(task.deadline),
-            (Some(task), None) if self.led && !self.paused => at(self.gone_by(task)),
+            (Some(task), None) if !self.paused => at(self.gone_by(task)),
             _ => {}
         }
         wake
@@ -407,6 +441,7 @@ impl Supervisor {
     fn done(&mut self, now: Moment, hook: Hook, outcome: &Outcome) {
         let Some(task) = self.task.take_if(|task| task.hook == hook) else { return };
         let good = outcome.good() && !task.killed;
+        let no_data = hook == Hook::Demote && outcome.has_no_data() && !task.killed;
         match hook {
             Hook::Check => self.check_done(now, &task, outcome),
             Hook::Promote | Hook::Fence if !good => {
@@ -425,7 +460,10 @@ impl Supervisor {
                 self.check_now(now);
                 self.failed_checks = 0;
             }
-            Hook::Demote if good && self.killing.is_none() => self.rests(),
+            Hook::Demote if (good || no_data) && self.killing.is_none() => {
+                self.data = if no_data { Data::Missing } else { self.data.or_usable() };
+                self.rests();
+            }
             Hook::Demote => {
                 self.kill_due = self.killing.is_none();
                 // At once the first time, and then not as fast as the machine can.
@@ -493,6 +531,7 @@ impl Supervisor {
         self.overdue = true;
         if self.plan.killing_is_enough {
             self.task = None;
+            self.data = self.data.or_usable();
             self.rests();
         }
     }
@@ -537,7 +576,13 @@ impl Supervisor {
     fn called(&mut self, now: Moment, call: Call, answer: Result<(), String>, actions: &mut Vec<Action>) {
         self.calling = None;
         match call {
-            Call::Offer | Call::Join(_) => self.offer_at = now + self.plan.times.lease / 4,
+            Call::Offer | Call::Join(_) => {
+                if matches!(call, Call::Join(_)) && answer.is_ok() {
+                    // It holds everything that the leader held.
+                    self.data = Data::Usable;
+                }
+                self.offer_at = now + self.plan.times.lease / 4;
+            }
             Call::Resync => match answer {
                 Ok(()) => (self.wants_copy, self.may_destroy) = (false, true),
                 Err(_) => self.pause_until = now + self.plan.times.retry_min,

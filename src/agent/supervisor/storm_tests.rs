@@ -134,7 +134,8 @@ impl World {
 
     fn hook_ends(&mut self, outcome: Outcome) {
         let Some(hook) = self.running.take() else { return };
-        match (hook, outcome.good()) {
+        let done = outcome.good() || hook == Hook::Demote && outcome.has_no_data();
+        match (hook, done) {
             // What was done while everything was being killed is not known.
             (Hook::Demote, true) if !self.killing => (self.may_act, self.may_be_alone) = (false, false),
             (Hook::Paired, true) => self.may_be_alone = false,
@@ -148,7 +149,7 @@ impl World {
         self.now = self.now + Duration::from_millis(dice.below(1500));
         match dice.below(10) {
             0..=2 => {
-                let code = [0, 0, 0, 1, 2, 3][usize::try_from(dice.below(6)).expect("small")];
+                let code = [0, 0, 0, 1, 2, 3, 66][usize::try_from(dice.below(7)).expect("small")];
                 self.hook_ends(Outcome::Code(code));
             }
             3 => self.hook_ends(Outcome::Signal(9)),

@@ -103,6 +103,10 @@ impl Rig {
         self.actions.remove(0)
     }
 
+    fn taken(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
     #[track_caller]
     fn nothing(&self) {
         assert_eq!(self.actions, [], "nothing was to be done");
@@ -565,4 +569,53 @@ fn whoever_was_stopped_for_longer_than_its_lease_kills_at_once() {
     // What hooks did outside of processes is undone with time enough.
     let run = rig.ran(Hook::Demote);
     assert_eq!(run.deadline.since(rig.now), plan(&[]).times.demote);
+}
+
+#[test]
+fn a_node_without_usable_data_stays_away_until_it_has_joined_a_leader() {
+    let mut rig = Rig::new(plan(&EVERY));
+    assert!(!rig.supervisor.may_stand(), "nobody knows yet");
+    rig.ran(Hook::Demote);
+    rig.done(Hook::Demote, 66);
+    assert!(!rig.supervisor.may_stand());
+    // Should it be elected all the same, it gives leadership to whoever holds everything.
+    rig.leads(Right::Paired, LEASE);
+    assert_eq!(rig.taken(), [Action::Call(Call::Release)]);
+    rig.input(Input::Called(Call::Release, Ok(())));
+    rig.votes(None, None);
+    rig.pass(LEASE);
+    let peer = "b".parse().expect("a name");
+    let offered = Votes { leads: None, follows: Some(peer), offer: Some(Ticket(8, 1)) };
+    rig.input(Input::Votes(offered));
+    rig.ran(Hook::Follow);
+    rig.done(Hook::Follow, 0);
+    assert!(!rig.supervisor.may_stand(), "it copies, and holds nothing whole yet");
+    rig.ran(Hook::Check);
+    rig.done(Hook::Check, 0);
+    assert_eq!(rig.taken(), [Action::Call(Call::Join(Ticket(8, 1)))]);
+    rig.input(Input::Called(Call::Join(Ticket(8, 1)), Ok(())));
+    assert!(rig.supervisor.may_stand());
+}
+
+#[test]
+fn a_demote_that_finds_no_data_is_no_failure_and_nothing_is_killed() {
+    let mut rig = Rig::leading(&NECESSARY, Right::Paired);
+    rig.votes(None, None);
+    rig.ran(Hook::Demote);
+    rig.done(Hook::Demote, 66);
+    assert!(!rig.taken().contains(&Action::KillService));
+    assert_eq!(rig.supervisor.service(), Service::Rests);
+    assert!(!rig.supervisor.may_act() && !rig.supervisor.may_stand());
+}
+
+#[test]
+fn a_fence_that_hangs_where_it_cannot_be_killed_hands_over() {
+    let mut rig = Rig::at_rest(&EVERY);
+    rig.leads(Right::Paired, LEASE * 100);
+    rig.ran(Hook::Fence);
+    rig.pass(plan(&[]).times.switch);
+    assert_eq!(rig.next(), Action::KillHook);
+    rig.pass(plan(&[]).times.kill);
+    assert_eq!(rig.taken(), [Action::Call(Call::Release)], "nothing else can run here");
+    assert!(!rig.supervisor.may_act());
 }

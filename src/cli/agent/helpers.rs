@@ -7,19 +7,24 @@ use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_current_process_group, kill_process};
+use rustix::process::{
+    Pid, Signal, getppid, kill_current_process_group, kill_process, set_parent_process_death_signal,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::contain::Cgroup;
 use crate::edge::clock::Clock;
 
-/// Moves itself into a cgroup and becomes a program.
+/// Moves itself into a cgroup, or ties its life to its parent's, and becomes a program.
 #[derive(Args, Debug)]
 pub struct Contained {
     #[arg(long)]
-    cgroup: PathBuf,
+    cgroup: Option<PathBuf>,
+    /// Killed when this process, its parent, ends.
+    #[arg(long)]
+    parent: Option<i32>,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -28,12 +33,22 @@ impl Contained {
     /// Does not return unless it fails.
     ///
     /// # Errors
-    /// If the cgroup cannot be entered, or the program cannot be run.
+    /// If the cgroup cannot be entered, or the parent is gone. A program that cannot be run is told, and has an exit code.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        enter(&self.cgroup)?;
+        if let Some(cgroup) = &self.cgroup {
+            enter(cgroup)?;
+        }
+        if let Some(parent) = self.parent {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            // It may have ended before that.
+            ensure!(getppid().map(Pid::as_raw_pid) == Some(parent), "the parent is gone");
+        }
         let (program, arguments) = self.command.split_first().context("a program")?;
-        Err(std::process::Command::new(program).args(arguments).exec())
-            .context(program.to_string_lossy().into_owned())
+        let error = std::process::Command::new(program).args(arguments).exec();
+        // As shells have it.
+        eprintln!("tiebreak: {}: {error}", program.to_string_lossy());
+        let missing = error.kind() == std::io::ErrorKind::NotFound;
+        Ok(ExitCode::from(if missing { 127 } else { 126 }))
     }
 }
 
@@ -76,13 +91,15 @@ impl Guard {
             for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
                 ignored.push(signal(kind)?);
             }
-            let (program, arguments) = self.command.split_first().context("a program")?;
-            let status = tokio::process::Command::new(program)
-                .args(arguments)
+            // Should agent and guard be killed at once, the command itself goes with the guard; what it has started is
+            // found by the next life of the agent.
+            let status = tokio::process::Command::new("/proc/self/exe")
+                .args(["contained", "--parent", &std::process::id().to_string(), "--"])
+                .args(&self.command)
                 .stdin(Stdio::null())
                 .status()
                 .await
-                .with_context(|| program.to_string_lossy().into_owned())?;
+                .context("the command's own process")?;
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
         })

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,6 +19,24 @@ use crate::ids::NodeId;
 /// The agent refuses, and nothing has changed.
 const REFUSED: u8 = 1;
 
+/// For how long the agent may be silent before it counts as stopped.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn send(socket: &Path, request: &Request, patience: Option<Duration>) -> anyhow::Result<UnixStream> {
+    let mut stream = UnixStream::connect(socket).map_err(|error| {
+        let help = match error.kind() {
+            io::ErrorKind::PermissionDenied => "only root and the configured group may use it",
+            _ => "does the agent run on this machine?",
+        };
+        anyhow::anyhow!("{}: {error}; {help}", socket.display())
+    })?;
+    stream.set_read_timeout(patience)?;
+    let mut line = serde_json::to_string(request)?;
+    line.push('\n');
+    stream.write_all(line.as_bytes())?;
+    Ok(stream)
+}
+
 /// Which agent.
 #[derive(Args, Debug)]
 pub struct Which {
@@ -28,26 +46,41 @@ pub struct Which {
 }
 
 impl Which {
-    fn ask(&self, request: &Request) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Reply>> + use<>> {
+    fn socket(&self) -> anyhow::Result<PathBuf> {
         // Which service it has does not matter here.
         let (_, agent) = load(&self.config, Some(Vec::new()))?;
-        let socket = agent.socket();
-        let mut stream = UnixStream::connect(&socket).map_err(|error| {
-            let help = match error.kind() {
-                io::ErrorKind::PermissionDenied => "only root and the configured group may use it",
-                _ => "does the agent run on this machine?",
-            };
-            anyhow::anyhow!("{}: {error}; {help}", socket.display())
-        })?;
-        let mut line = serde_json::to_string(request)?;
-        line.push('\n');
-        stream.write_all(line.as_bytes())?;
-        let lines = BufReader::new(stream).lines();
+        Ok(agent.socket())
+    }
+
+    /// Asks, and leaves the reading to the caller.
+    pub(super) fn begin(&self, request: &Request) -> anyhow::Result<UnixStream> {
+        send(&self.socket()?, request, None)
+    }
+
+    fn ask(&self, request: &Request) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Reply>> + use<>> {
+        let socket = self.socket()?;
+        // An order to an agent that stands still would be carried out whenever it goes on.
+        let mut answer = BufReader::new(send(&socket, &Request::Status, Some(PATIENCE))?).lines();
+        match answer.next() {
+            Some(Ok(_)) => {}
+            Some(Err(error))
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+            {
+                bail!(
+                    "{}: the agent has not answered for {PATIENCE:?}, so it was asked for nothing: it is stopped (`tiebreak \
+                 drill freeze` does that for a time), or this machine starves it",
+                    socket.display()
+                )
+            }
+            Some(Err(error)) => return Err(error).with_context(|| socket.display().to_string()),
+            None => bail!("{}: the agent has hung up", socket.display()),
+        }
+        let lines = BufReader::new(send(&socket, request, None)?).lines();
         Ok(lines.map(|line| Ok(serde_json::from_str(&line?)?)))
     }
 
     /// Prints what the agent says until it has said everything.
-    fn order(&self, request: &Request) -> anyhow::Result<ExitCode> {
+    pub(super) fn order(&self, request: &Request) -> anyhow::Result<ExitCode> {
         for reply in self.ask(request)? {
             match reply? {
                 Reply::Progress { text } => println!("{text}"),
@@ -55,11 +88,11 @@ impl Which {
                     println!("{text}");
                     return Ok(ExitCode::SUCCESS);
                 }
-                Reply::Refused { text } => {
+                Reply::Refused { text } | Reply::Busy { text } => {
                     eprintln!("tiebreak: {text}");
                     return Ok(ExitCode::from(REFUSED));
                 }
-                Reply::State { .. } => {}
+                Reply::State { .. } | Reply::Held { .. } | Reply::Lost { .. } => {}
             }
         }
         bail!("the agent has hung up; look at its log, and at `tiebreak status`")

@@ -71,16 +71,19 @@ pub enum Purpose {
     Replica,
     /// A gate's.
     Gate,
+    /// Those of the gates of many resources, one each.
+    Gates,
 }
 
 impl Purpose {
-    const ALL: [Purpose; 3] = [Purpose::Witness, Purpose::Replica, Purpose::Gate];
+    const ALL: [Purpose; 4] = [Purpose::Witness, Purpose::Replica, Purpose::Gate, Purpose::Gates];
 
     fn code(self) -> u8 {
         match self {
             Purpose::Witness => 1,
             Purpose::Replica => 2,
             Purpose::Gate => 3,
+            Purpose::Gates => 4,
         }
     }
 
@@ -89,6 +92,7 @@ impl Purpose {
             Record::Witness(_) => Purpose::Witness,
             Record::Replica(_) => Purpose::Replica,
             Record::Gate(_) => Purpose::Gate,
+            Record::Resource(_) => Purpose::Gates,
         }
     }
 }
@@ -99,6 +103,7 @@ impl fmt::Display for Purpose {
             Purpose::Witness => "witness",
             Purpose::Replica => "replica",
             Purpose::Gate => "gate",
+            Purpose::Gates => "set of gates",
         })
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tiebreak::ids::{Incarnation, Term, Token, VoterId};
 use tiebreak::limits::{BLOCK_BYTES, CLUSTERS_MAX, RECORD_BLOCKS};
-use tiebreak::message::{GateRecord, Kind, Record, WitnessRecord, Word};
+use tiebreak::message::{GateRecord, Kind, Record, ResourceRecord, WitnessRecord, Word};
 use tiebreak::testing::disk::Disk;
 use tiebreak::testing::disk::faulty::FaultyDisk;
 use tiebreak::testing::ledger::{FILE_NAME, Ledger, LedgerError, Purpose};
@@ -20,7 +20,7 @@ use super::draw::{CLUSTER, Draw, LIFE, cluster_name, node};
 const RECORD_AT: usize = 36;
 const CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 const HEADER_BLOCKS: usize = 2;
-const PURPOSES: [Purpose; 3] = [Purpose::Witness, Purpose::Replica, Purpose::Gate];
+const PURPOSES: [Purpose; 4] = [Purpose::Witness, Purpose::Replica, Purpose::Gate, Purpose::Gates];
 
 fn directory() -> &'static Path {
     Path::new("/state")
@@ -33,7 +33,7 @@ fn path() -> PathBuf {
 pub fn run(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let choice = draw.byte();
-    let purpose = PURPOSES[usize::from(choice >> 2) % 3];
+    let purpose = PURPOSES[usize::from(choice >> 2) % 4];
     let disk = FaultyDisk::new();
     if choice & 3 == 0 {
         disk.create_directory(directory()).expect("a disk in memory");
@@ -63,6 +63,10 @@ fn record(purpose: Purpose, number: u32) -> Record {
             Record::Replica(Replica::init(node("a"), cluster_name(), Kind::Replicated, LIFE, CLUSTER))
         }
         Purpose::Gate => Record::Gate(GateRecord { highest: Token(u64::from(number)) }),
+        Purpose::Gates => {
+            let resource = format!("r{number}").parse().expect("a name");
+            Record::Resource(ResourceRecord { resource, highest: Token(u64::from(number)) })
+        }
     }
 }
 
@@ -158,6 +162,7 @@ fn sealed(file: &[u8], purpose: Purpose) -> Option<Vec<Record>> {
                 (Purpose::Witness, Record::Witness(_))
                     | (Purpose::Replica, Record::Replica(_))
                     | (Purpose::Gate, Record::Gate(_))
+                    | (Purpose::Gates, Record::Resource(_))
             );
             fits.then_some(record)
         })

@@ -38,7 +38,7 @@ fn purpose(record: &Record) -> Purpose {
     match record {
         Record::Replica(_) => Purpose::Replica,
         Record::Witness(_) => Purpose::Witness,
-        Record::Gate(_) => Purpose::Gate,
+        Record::Gate(_) | Record::Resource(_) => Purpose::Gate,
     }
 }
 

@@ -53,7 +53,7 @@ impl World {
                 n.voter = Voter::Witness(Box::new(witness));
                 self.settle(node, Some(Record::Witness(record)), Vec::new());
             }
-            Record::Gate(_) => {}
+            Record::Gate(_) | Record::Resource(_) => {}
         }
         let run = self.nodes[node].run;
         if node == A || (node == B && self.plan.both_dial) {
@@ -180,7 +180,7 @@ impl World {
         n.disk = match &n.disk {
             Record::Replica(r) => Record::Replica(Replica::blank(r.node, r.name, r.kind, life)),
             Record::Witness(w) => Record::Witness(Witness::blank(w.node, w.name, life)),
-            Record::Gate(gate) => Record::Gate(*gate),
+            other @ (Record::Gate(_) | Record::Resource(_)) => *other,
         };
         n.votes = VoteDisk::new(&n.disk);
         n.data = n.data.lost();
@@ -255,12 +255,12 @@ impl World {
         let (who, boot, term, links) = match image {
             Record::Replica(r) => (r.incarnation, r.boot, r.term, links_with(&r.remembers, me)),
             Record::Witness(w) => (w.incarnation, w.boot, w.promised.term, links_with(&w.remembers, me)),
-            Record::Gate(_) => return false,
+            Record::Gate(_) | Record::Resource(_) => return false,
         };
         let remembers = match &self.nodes[other].disk {
             Record::Replica(r) => r.remembers,
             Record::Witness(w) => w.remembers,
-            Record::Gate(_) => return false,
+            Record::Gate(_) | Record::Resource(_) => return false,
         };
         // The start after the restoration counts one more.
         let more = |known: &Remembered| {

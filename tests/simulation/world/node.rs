@@ -131,7 +131,7 @@ impl Node {
         match &self.disk {
             Record::Replica(r) => VoterId { node: r.node, incarnation: r.incarnation },
             Record::Witness(w) => VoterId { node: w.node, incarnation: w.incarnation },
-            Record::Gate(_) => unreachable!("no gates here"),
+            Record::Gate(_) | Record::Resource(_) => unreachable!("no gates here"),
         }
     }
 

@@ -234,7 +234,7 @@ impl Oracle {
         let life = match durable {
             Record::Replica(record) => record.incarnation,
             Record::Witness(record) => record.incarnation,
-            Record::Gate(_) => return Ok(()),
+            Record::Gate(_) | Record::Resource(_) => return Ok(()),
         };
         if life != sender.voter.incarnation {
             // The last words of a life that turned out to be an old image, handled together with its end.
@@ -243,7 +243,7 @@ impl Oracle {
         match durable {
             Record::Replica(record) => replica_said(record, sender, to, asks, answer),
             Record::Witness(record) => witness_said(record, sender, to, answer),
-            Record::Gate(_) => Ok(()),
+            Record::Gate(_) | Record::Resource(_) => Ok(()),
         }
     }
 

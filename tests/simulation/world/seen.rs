@@ -50,6 +50,8 @@ fn asked(request: &Request) -> &'static str {
         Request::Vouch { .. } => "ask: vouch",
         Request::Linked => "ask: linked",
         Request::Status => "ask: status",
+        // The simulated nodes lock nothing: `tests/names` does.
+        Request::Name(_) => "ask: name",
     }
 }
 
@@ -69,6 +71,7 @@ fn answered(reply: &Reply) -> &'static str {
         Reply::Vouched { .. } => "answer: vouched",
         Reply::Linked => "answer: linked",
         Reply::Status(_) => "answer: status",
+        Reply::Name(_) => "answer: name",
         Reply::Refused(_) | Reply::Versions { .. } => "answer: other",
     }
 }

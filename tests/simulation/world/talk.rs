@@ -167,6 +167,7 @@ fn request_words(request: &Request) -> String {
         Request::Linked => "Linked".into(),
         Request::Vouch { term, .. } => format!("Vouch term {term}"),
         Request::Status => "Status".into(),
+        Request::Name(request) => format!("{request:?}"),
     }
 }
 
@@ -186,6 +187,7 @@ fn reply_words(reply: &Reply) -> String {
         Reply::Linked => "linked".into(),
         Reply::Vouched { term, .. } => format!("vouched for term {term}"),
         Reply::Status(_) => "status".into(),
+        Reply::Name(reply) => format!("{reply:?}"),
         Reply::Refused(refusal) => format!("refused: {}", refusal_words(refusal)),
         Reply::Versions { lowest, highest } => format!("speaks {lowest} to {highest}"),
     }

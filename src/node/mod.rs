@@ -1,0 +1,187 @@
+//! The witness as a service: one voter per cluster, one ledger, one socket.
+//!
+//! Votes that wait together share a sync, and none waits for company: what has arrived is handled, synced once and
+//! released; what arrives meanwhile makes the next round.
+
+mod seats;
+mod serve;
+mod voters;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::config::WitnessConfig;
+use crate::edge::clock::random_u128;
+use crate::edge::disk::RealDisk;
+use crate::edge::identity::{Fingerprint, Identity, IdentityError};
+use crate::edge::ledger::{Ledger, LedgerError, Purpose};
+use crate::edge::quic::{BindError, Endpoint, Pins, Timing};
+use crate::ids::{ClusterName, Incarnation, NodeId, Term};
+use crate::limits::WITNESS_QUEUE_MAX;
+use crate::message::Record;
+use crate::witness::Witness;
+
+use seats::Seat;
+use serve::accept;
+use voters::{Voters, lock};
+
+/// Why a witness cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WitnessError {
+    /// The key.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The durable votes. After a failed sync the process has to end: what the disk holds is not known any more.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The sockets.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// It has nowhere to listen.
+    #[error("a witness only listens, and `listen` names no address")]
+    NoAddress,
+    /// The state belongs to another node.
+    #[error(
+        "the votes in {directory} are of the witness {found}, and the configuration is of {node}; correct `state` or `node`"
+    )]
+    Mismatch {
+        /// The state directory.
+        directory: PathBuf,
+        /// In the state.
+        found: NodeId,
+        /// In the configuration.
+        node: NodeId,
+    },
+}
+
+/// Makes the durable state of a witness: blank votes for the clusters of its configuration.
+///
+/// # Errors
+/// If there is a state already (nothing is overwritten), or the disk fails.
+pub fn init(config: &WitnessConfig) -> Result<(), WitnessError> {
+    let records: Vec<Record> =
+        config.clusters.iter().map(|cluster| blank(config.own.node, cluster.name)).collect();
+    let incarnation = Incarnation(random_u128());
+    Ledger::create(&RealDisk, &config.own.state, Purpose::Witness, incarnation, &records)?;
+    Ok(())
+}
+
+/// Begins the votes of a witness again as blank: the earlier ones are moved aside, whatever is wrong with them, and
+/// leaders take the witness in anew. Returns where the earlier ones are.
+///
+/// # Errors
+/// If there are none, they are in use or are not tiebreak's, or the disk fails.
+pub fn replace(config: &WitnessConfig) -> Result<PathBuf, WitnessError> {
+    let directory = &config.own.state;
+    match Ledger::open(&RealDisk, directory, Purpose::Witness) {
+        Ok(_) => {}
+        Err(error) if error.is_damage() => {}
+        Err(error) => return Err(error.into()),
+    }
+    let records: Vec<Record> =
+        config.clusters.iter().map(|cluster| blank(config.own.node, cluster.name)).collect();
+    let incarnation = Incarnation(random_u128());
+    Ok(Ledger::replace(&RealDisk, directory, Purpose::Witness, incarnation, &records)?)
+}
+
+fn blank(node: NodeId, name: ClusterName) -> Record {
+    Record::Witness(Witness::blank(node, name, Incarnation(random_u128())))
+}
+
+/// What a witness has done since it started, for monitors.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct WitnessFigures {
+    /// Syncs of the votes.
+    pub syncs: u64,
+    /// The time that they took.
+    pub sync_total: Duration,
+    /// The time that the last one took.
+    pub sync_last: Duration,
+    /// Each cluster that has asked for something.
+    pub clusters: BTreeMap<ClusterName, ClusterFigures>,
+}
+
+/// The same, of one cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ClusterFigures {
+    /// The promised term.
+    pub promised: Term,
+    /// The confirmed term.
+    pub confirmed: Term,
+    /// Votes and confirmations that were given.
+    pub granted: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+}
+
+/// A witness that listens. [`WitnessNode::run`] serves until it fails or is told to stop.
+pub struct WitnessNode {
+    endpoint: Endpoint,
+    seats: Arc<HashMap<Fingerprint, Seat>>,
+    voters: Voters,
+}
+
+impl std::fmt::Debug for WitnessNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WitnessNode({:?}, {:?})", self.local_addresses(), self.voters)
+    }
+}
+
+impl WitnessNode {
+    /// Opens the votes, counts this start durably, and listens. Has to be called inside a Tokio runtime.
+    ///
+    /// # Errors
+    /// If key, votes or addresses are not usable; each error says what to do.
+    pub fn open(config: &WitnessConfig) -> Result<WitnessNode, WitnessError> {
+        if config.own.listen.is_empty() {
+            return Err(WitnessError::NoAddress);
+        }
+        let identity = Identity::load(&config.own.key)?;
+        let voters = Voters::open(config)?;
+        let mut seats = HashMap::new();
+        for cluster in &config.clusters {
+            for replica in &cluster.replicas {
+                let seat = Seat { cluster: cluster.name, node: replica.node };
+                seats.extend(replica.keys.iter().map(|key| (*key, seat)));
+            }
+        }
+        let pins = Pins::new(seats.keys().copied());
+        let endpoint =
+            Endpoint::bind(&identity, &config.own.listen, pins, Timing::of(config.own.keep_alive))?;
+        Ok(WitnessNode { endpoint, seats: Arc::new(seats), voters })
+    }
+
+    /// Where it listens, with the ports that the system chose for port 0.
+    pub fn local_addresses(&self) -> Vec<std::net::SocketAddr> {
+        self.endpoint.local_addresses()
+    }
+
+    /// What it has done, as it is when the closure is called: also while it runs.
+    pub fn figures(&self) -> impl Fn() -> WitnessFigures + Send + Sync + 'static {
+        let figures = self.voters.figures.clone();
+        move || lock(&figures).clone()
+    }
+
+    /// Serves until `stop` resolves.
+    ///
+    /// # Errors
+    /// If a vote could not be made durable: the process has to end then.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), WitnessError> {
+        let (queue, waiting) = mpsc::channel(WITNESS_QUEUE_MAX);
+        let accepting = tokio::spawn(accept(self.endpoint.clone(), self.seats, queue));
+        let outcome = tokio::select! {
+            outcome = self.voters.run(waiting) => outcome,
+            () = stop => Ok(()),
+        };
+        accepting.abort();
+        self.endpoint.shutdown("the witness is stopped").await;
+        outcome
+    }
+}
