@@ -7,6 +7,7 @@
 //! - A [`Lease`] is the right to act: [`Lease::is_valid`], [`Lease::ended`], [`Lease::guard`], and
 //!   [`Lease::token`] for the protected resource, which a [`fence::Gate`] guards.
 //! - [`Lease::acknowledge`] says up to where writes may be acknowledged ([`Right`]: blocked, paired or solo).
+//! - [`Cluster::acquire`] holds a name in the whole cluster, from either replica: a [`NamedLease`] with a token of its own.
 //! - The data layer says what it did: [`Cluster::offer`], [`Cluster::joined`], [`Cluster::resync`],
 //!   [`Cluster::stalled`], [`Cluster::resign`]. Its own messages bear the [`LinkStamp`].
 //!

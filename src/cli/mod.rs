@@ -49,6 +49,8 @@ pub enum Command {
     Agent(agent::RunAgent),
     /// Run a command only while this node leads
     Run(agent::RunCommand),
+    /// Run a command while this node holds a name that nobody else in the cluster holds
+    Lock(agent::lock::Lock),
     /// Let the other node lead, once it holds everything
     Switchover(agent::operate::Switchover),
     /// Let this node lead no longer
@@ -103,6 +105,7 @@ impl Cli {
             Command::Status(status) => status.run(),
             Command::Agent(agent) => agent.run().map(|()| ExitCode::SUCCESS),
             Command::Run(command) => command.run().map(|()| ExitCode::SUCCESS),
+            Command::Lock(lock) => lock.run(),
             Command::Switchover(order) => order.run(),
             Command::Resign(order) => order.run(),
             Command::Pause(order) => order.run(),

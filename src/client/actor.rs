@@ -150,7 +150,8 @@ impl Actor {
         let mut leaving: Option<(oneshot::Sender<()>, Moment)> = None;
         loop {
             let now = Clock.now();
-            if (self.releasing.is_none() || leaving.as_ref().is_some_and(|(_, until)| now >= *until))
+            let heard = self.releasing.is_none();
+            if (heard || leaving.as_ref().is_some_and(|(_, until)| now >= *until))
                 && let Some((done, _)) = leaving
             {
                 return self.leave(done);

@@ -2,6 +2,7 @@
 
 pub mod doctor;
 pub mod helpers;
+pub mod lock;
 pub mod operate;
 
 use std::ffi::OsString;
