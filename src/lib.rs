@@ -124,6 +124,11 @@ pub mod config;
     allow(dead_code, unused_imports, reason = "parts are there for the checkers")
 )]
 mod edge;
+#[cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, unused_imports, reason = "the commands carry codes and ask")
+)]
+mod enrol;
 pub mod fence;
 pub mod ids;
 pub mod limits;
@@ -151,7 +156,7 @@ pub use edge::identity::{Fingerprint, FingerprintError, Identity, IdentityError}
 pub use edge::ledger::LedgerError;
 pub use edge::quic::{BindError, HostPort, HostPortError};
 pub use node::{
-    ClusterFigures, WitnessError, WitnessFigures, WitnessNode, init as init_witness,
+    ClusterFigures, WitnessError, WitnessFigures, WitnessKeys, WitnessNode, init as init_witness,
     replace as replace_witness,
 };
 pub use replica::NotRecoverable;

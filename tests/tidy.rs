@@ -21,7 +21,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("fence/", &["ids", "time", "limits", "message", "edge", "fence"]),
     ("edge/", &["ids", "time", "limits", "message", "wire", "edge"]),
     ("config.rs", &["ids", "time", "limits", "edge"]),
-    ("node/", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config"]),
+    ("enrol/", &["ids", "limits", "wire", "edge", "config", "enrol"]),
+    ("node/", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config", "enrol"]),
     (
         "client/",
         &[

@@ -4,6 +4,7 @@ mod agent;
 pub mod config;
 mod demo;
 pub mod init;
+pub mod join;
 pub mod keys;
 pub mod recover;
 pub mod status;
@@ -27,6 +28,16 @@ pub struct Cli {
 pub enum Command {
     /// Run the witness: the third vote, which holds no data
     Witness(witness::RunWitness),
+    /// Print a code with which a replica joins a cluster
+    Invite(join::Invite),
+    /// Join a cluster with a code: key, configuration and state are made
+    Join(join::Join),
+    /// Take this node's key out of its cluster at the witness
+    Leave(join::Leave),
+    /// Show the clusters of this witness
+    Clusters(join::Clusters),
+    /// Let another witness serve this cluster, while it runs
+    ReplaceWitness(join::ReplaceWitness),
     /// Make a node's durable state, once
     Init(init::Init),
     /// Make and show the keys by which nodes know each other
@@ -84,6 +95,11 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Witness(witness) => witness.run().map(|()| ExitCode::SUCCESS),
+            Command::Invite(invite) => invite.run().map(|()| ExitCode::SUCCESS),
+            Command::Join(join) => join.run().map(|()| ExitCode::SUCCESS),
+            Command::Leave(leave) => leave.run().map(|()| ExitCode::SUCCESS),
+            Command::Clusters(clusters) => clusters.run().map(|()| ExitCode::SUCCESS),
+            Command::ReplaceWitness(replace) => replace.run().map(|()| ExitCode::SUCCESS),
             Command::Init(init) => init.run().map(|()| ExitCode::SUCCESS),
             Command::Keys(keys) => keys.run().map(|()| ExitCode::SUCCESS),
             Command::Status(status) => status.run(),

@@ -101,7 +101,7 @@ enum Event {
 }
 
 /// Reads the configuration again.
-pub type Reload = Box<dyn Fn() -> Result<AgentConfig, String>>;
+pub type Reload = Box<dyn Fn() -> Result<(ReplicaConfig, AgentConfig), String>>;
 
 /// Checks what can be checked without starting anything.
 ///
