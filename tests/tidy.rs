@@ -21,7 +21,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("fence/", &["ids", "time", "limits", "message", "edge", "fence"]),
     ("edge/", &["ids", "time", "limits", "message", "wire", "edge"]),
     ("config.rs", &["ids", "time", "limits", "edge"]),
-    ("node/", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config"]),
+    ("enrol/", &["ids", "limits", "wire", "edge", "config", "enrol"]),
+    ("node/", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config", "enrol"]),
     (
         "client/",
         &[
@@ -71,6 +72,8 @@ const TOP_LEVEL: &[&str] = &[
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
     "clippy.toml",
     "rustfmt.toml",
 ];

@@ -6,6 +6,7 @@ mod demo;
 #[cfg(feature = "object-store")]
 pub mod guard;
 pub mod init;
+pub mod join;
 pub mod keys;
 pub mod recover;
 pub mod status;
@@ -29,6 +30,16 @@ pub struct Cli {
 pub enum Command {
     /// Run the witness: the third vote, which holds no data
     Witness(witness::RunWitness),
+    /// Print a code with which a replica joins a cluster
+    Invite(join::Invite),
+    /// Join a cluster with a code: key, configuration and state are made
+    Join(join::Join),
+    /// Take this node's key out of its cluster at the witness
+    Leave(join::Leave),
+    /// Show the clusters of this witness
+    Clusters(join::Clusters),
+    /// Let another witness serve this cluster, while it runs
+    ReplaceWitness(join::ReplaceWitness),
     /// Make a node's durable state, once
     Init(init::Init),
     /// Make and show the keys by which nodes know each other
@@ -40,6 +51,8 @@ pub enum Command {
     Agent(agent::RunAgent),
     /// Run a command only while this node leads
     Run(agent::RunCommand),
+    /// Run a command while this node holds a name that nobody else in the cluster holds
+    Lock(agent::lock::Lock),
     /// Let the other node lead, once it holds everything
     Switchover(agent::operate::Switchover),
     /// Let this node lead no longer
@@ -88,11 +101,17 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Witness(witness) => witness.run().map(|()| ExitCode::SUCCESS),
+            Command::Invite(invite) => invite.run().map(|()| ExitCode::SUCCESS),
+            Command::Join(join) => join.run().map(|()| ExitCode::SUCCESS),
+            Command::Leave(leave) => leave.run().map(|()| ExitCode::SUCCESS),
+            Command::Clusters(clusters) => clusters.run().map(|()| ExitCode::SUCCESS),
+            Command::ReplaceWitness(replace) => replace.run().map(|()| ExitCode::SUCCESS),
             Command::Init(init) => init.run().map(|()| ExitCode::SUCCESS),
             Command::Keys(keys) => keys.run().map(|()| ExitCode::SUCCESS),
             Command::Status(status) => status.run(),
             Command::Agent(agent) => agent.run().map(|()| ExitCode::SUCCESS),
             Command::Run(command) => command.run().map(|()| ExitCode::SUCCESS),
+            Command::Lock(lock) => lock.run(),
             Command::Switchover(order) => order.run(),
             Command::Resign(order) => order.run(),
             Command::Pause(order) => order.run(),

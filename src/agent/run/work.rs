@@ -296,7 +296,7 @@ impl Agent {
 
     /// What can change while it runs is taken over; the rest needs a restart, and that is said.
     pub(super) fn reload(&mut self, reload: &Reload) {
-        let new = match reload() {
+        let (replica, new) = match reload() {
             Ok(new) => new,
             Err(error) => return tracing::error!("the old configuration stays in force: {error}"),
         };
@@ -310,6 +310,12 @@ impl Agent {
                 "the old configuration stays in force, since lease and watchdog change at the next start only: {error}"
             );
         }
+        if replica.own.node != self.node || replica.peer.node != self.peer {
+            return tracing::error!(
+                "the old configuration stays in force: nodes keep their names while they run"
+            );
+        }
+        self.cluster.reconfigure(replica.peer, replica.witness);
         let restart = new.http != old.http
             || new.runtime != old.runtime
             || new.group != old.group
