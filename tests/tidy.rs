@@ -72,6 +72,8 @@ const TOP_LEVEL: &[&str] = &[
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
     "clippy.toml",
     "rustfmt.toml",
 ];
