@@ -14,6 +14,13 @@
 //! What a lease cannot do: a process that is paused between the check and the act can act after its lease has ended.
 //! Only the resource can refuse that, by the token.
 //!
+//! | resource | can it refuse a stale writer? | how |
+//! |---|---|---|
+//! | a service of your own | yes | [`fence::Gate`], [`fence::Gates`], [`fence::token_of`] |
+//! | PostgreSQL that others write into | yes | `deploy/postgresql/fence.sql` |
+//! | object stores with conditional writes | yes, each object by itself | `fence::FencedStore` (feature `object-store`) |
+//! | plain files, block devices, stores without conditions, legacy services | no | one writer per partition, STONITH, a watchdog: `deploy/fencing/README.md` |
+//!
 //! # A whole cluster in one program
 //!
 //! A witness and two replicas that protect a single number, without any copying of data. Real ones run on three
