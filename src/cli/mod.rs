@@ -3,6 +3,8 @@
 mod agent;
 pub mod config;
 mod demo;
+#[cfg(feature = "object-store")]
+pub mod guard;
 pub mod init;
 pub mod join;
 pub mod keys;
@@ -72,7 +74,7 @@ pub enum Command {
     Contained(agent::helpers::Contained),
     /// A helper of the agent
     #[command(hide = true)]
-    Guard(agent::helpers::Guard),
+    Leash(agent::helpers::Guard),
     /// A helper of the agent
     #[command(hide = true)]
     Freeze(agent::helpers::Freeze),
@@ -80,6 +82,10 @@ pub enum Command {
     Recover(recover::Recover),
     /// Begin a node again as blank, and let a leader take it in
     Replace(recover::Replace),
+    /// Tell whether a resource can refuse a stale writer
+    #[cfg(feature = "object-store")]
+    #[command(subcommand)]
+    Guard(guard::Guard),
     /// Run a real cluster on this machine, break it, and count what was lost: nothing
     Demo(demo::Demo),
     /// One process of the demo
@@ -115,10 +121,12 @@ impl Cli {
             Command::Drill(drill) => drill.run(),
             Command::Doctor(doctor) => doctor.run(),
             Command::Contained(helper) => helper.run(),
-            Command::Guard(helper) => helper.run(),
+            Command::Leash(helper) => helper.run(),
             Command::Freeze(helper) => helper.run(),
             Command::Recover(recover) => recover.run().map(|()| ExitCode::SUCCESS),
             Command::Replace(replace) => replace.run().map(|()| ExitCode::SUCCESS),
+            #[cfg(feature = "object-store")]
+            Command::Guard(guard) => guard.run(),
             Command::Demo(demo) => demo.run(),
             Command::DemoNode(node) => node.run(),
         }
