@@ -370,3 +370,52 @@ fn keys_change_while_the_pair_runs_and_the_leader_stays() {
     }
     assert_eq!(token(&stage.until_well("b")), before, "the leader and its term stay");
 }
+
+#[test]
+fn of_two_that_race_for_one_code_one_gets_in() {
+    let stage = Stage::new();
+    let _witness = stage.witness("w");
+    let code = stage.invite("w", "orders");
+    retried_until_reached(|| stage.join(&stage.invite("w", "warm"), "warm", 3));
+    let racers: Vec<Child> = (0..6)
+        .map(|number| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
+            let here = stage.path(&format!("racer-{number}"));
+            fs::create_dir(&here).expect("a directory");
+            command.args(["join", &code, "--name", "a", "--listen", "127.0.0.1:7"]);
+            command.arg("--config").arg(here.join("a.toml")).arg("--state").arg(here.join("state"));
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
+        })
+        .collect();
+    let ended: Vec<Output> =
+        racers.into_iter().map(|racer| racer.wait_with_output().expect("it ends")).collect();
+    let (won, lost): (Vec<&Output>, Vec<&Output>) = ended.iter().partition(|output| output.status.success());
+    assert_eq!(won.len(), 1, "{ended:?}");
+    for output in lost {
+        refused(output, "used by another node");
+    }
+    let listed = told(&tiebreak(&["clusters", "--config"], &[&stage.path("w.toml")]));
+    assert!(listed.contains("orders (joined)"), "{listed}");
+}
+
+#[test]
+fn another_key_at_the_witness_s_address_is_told_nothing() {
+    let stage = Stage::new();
+    let code = stage.invite("w", "orders");
+    // The same address and a cluster of the same name, and another key.
+    stage.make_witness("evil", 2);
+    stage.invite("evil", "orders");
+    let _evil = stage.witness("evil");
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let output = stage.join(&code, "a", 0);
+        assert!(!output.status.success());
+        if told(&output).contains("it showed the key") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{}", told(&output));
+    }
+    let listed = told(&tiebreak(&["clusters", "--config"], &[&stage.path("evil.toml")]));
+    assert!(listed.is_empty(), "{listed}");
+    assert!(!stage.path("a.toml").exists() && !stage.path("state-a").exists());
+}
