@@ -511,6 +511,12 @@ impl Supervisor {
         if self.service_leads() && self.failed_checks >= self.plan.times.check_failures {
             self.failed_checks = 0;
             self.fails(now, Reason::Unhealthy);
+        } else if matches!(self.service, Service::Follows(_))
+            && self.failed_checks >= self.plan.times.check_failures
+        {
+            // It acts no more than before, and whatever `follow` does may mend it.
+            self.failed_checks = 0;
+            self.service = Service::Rests;
         }
     }
 
