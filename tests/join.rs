@@ -325,3 +325,48 @@ fn who_has_left_is_cut_off_and_another_one_may_join() {
     let _n = stage.agent("n");
     stage.until_well("a");
 }
+
+#[test]
+fn keys_change_while_the_pair_runs_and_the_leader_stays() {
+    let stage = Stage::new();
+    let (witness, a, b) = stage.pair();
+    let before = token(&stage.until_well("a"));
+    let (file, other) = (stage.path("a.toml"), stage.path("b.toml"));
+    let new = printed(&tiebreak(&["keys", "rotate", "--config"], &[&file]));
+    let old = printed(&tiebreak(&["keys", "show"], &[&stage.path("a.pem")]));
+    refused(
+        &tiebreak(&["keys", "rotate", "--finish", "--config"], &[&file]),
+        "does not take the new key yet",
+    );
+    let text = fs::read_to_string(&other).expect("a file");
+    fs::write(&other, text.replace(&old, &format!("{old}\", \"{new}"))).expect("written");
+    b.hang_up();
+    retried(|| tiebreak(&["keys", "rotate", "--finish", "--config"], &[&file]));
+    a.hang_up();
+    // Nobody lists the old key any more: links that were made with it are cut.
+    retried(|| tiebreak(&["keys", "rotate", "--drop", "--config"], &[&file]));
+    let text = fs::read_to_string(&other).expect("a file");
+    fs::write(&other, text.replace(&format!("{old}\", \"{new}"), &new)).expect("written");
+    b.hang_up();
+    assert_eq!(printed(&tiebreak(&["keys", "show"], &[&stage.path("a.pem")])), new);
+    let listed = told(&tiebreak(&["clusters", "--config"], &[&stage.path("w.toml")]));
+    assert!(listed.contains(&new) && !listed.contains(&old), "{listed}");
+    // The witness's own key: both replicas list the new one first.
+    let witness_old = printed(&tiebreak(&["keys", "show"], &[&stage.path("w.pem")]));
+    let witness_new = printed(&tiebreak(&["keys", "rotate", "--config"], &[&stage.path("w.toml")]));
+    for (path, agent) in [(&file, &a), (&other, &b)] {
+        let text = fs::read_to_string(path).expect("a file");
+        fs::write(path, text.replace(&witness_old, &format!("{witness_old}\", \"{witness_new}")))
+            .expect("written");
+        agent.hang_up();
+    }
+    good(&tiebreak(&["keys", "rotate", "--finish", "--config"], &[&stage.path("w.toml")]));
+    witness.hang_up();
+    for (path, agent) in [(&file, &a), (&other, &b)] {
+        let text = fs::read_to_string(path).expect("a file");
+        fs::write(path, text.replace(&format!("{witness_old}\", \"{witness_new}"), &witness_new))
+            .expect("written");
+        agent.hang_up();
+    }
+    assert_eq!(token(&stage.until_well("b")), before, "the leader and its term stay");
+}

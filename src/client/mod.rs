@@ -14,7 +14,7 @@ mod recover;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -245,7 +245,8 @@ pub struct Cluster {
     isolated: watch::Sender<Moment>,
     others: watch::Sender<[OtherConfig; 2]>,
     pins: Pins,
-    own_key: Fingerprint,
+    endpoint: Endpoint,
+    own_key: std::sync::Mutex<Fingerprint>,
     measured: measured::Measured,
     links: tokio::task::JoinHandle<()>,
 }
@@ -279,11 +280,23 @@ impl Cluster {
             Actor::start(voter, ledger, slot, step, queue, events.downgrade()).await?;
         let (isolated, cut) = watch::channel(Moment::default());
         let (others, known) = watch::channel([config.peer.clone(), config.witness.clone()]);
-        let links = links::spawn(&config, endpoint, events.downgrade(), actor.shared(), cut, known);
+        let links = links::spawn(&config, endpoint.clone(), events.downgrade(), actor.shared(), cut, known);
         let measured = actor.measured();
         tokio::spawn(actor.run());
-        let own_key = identity.fingerprint();
-        Ok(Cluster { events, roles, failed, addresses, isolated, others, pins, own_key, measured, links })
+        let own_key = std::sync::Mutex::new(identity.fingerprint());
+        Ok(Cluster {
+            events,
+            roles,
+            failed,
+            addresses,
+            isolated,
+            others,
+            pins,
+            endpoint,
+            own_key,
+            measured,
+            links,
+        })
     }
 
     /// Where it listens, with the ports that the system chose for port 0.
@@ -295,9 +308,30 @@ impl Cluster {
     /// listed are cut; where a key stays, the connection stays. The peer keeps its name; another witness is taken in by
     /// the leader like a blank one (protocol §7).
     pub fn reconfigure(&self, peer: OtherConfig, witness: OtherConfig) {
-        let keys = peer.keys.iter().chain(&witness.keys).copied().chain([self.own_key]).collect::<Vec<_>>();
+        let own = *self.own_key.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = peer.keys.iter().chain(&witness.keys).copied().chain([own]).collect::<Vec<_>>();
         self.others.send_replace([peer, witness]);
         self.pins.replace(keys);
+    }
+
+    /// Shows another key from now on. Links that exist stay until the others no longer list the earlier key; so the
+    /// others have to list both before this call, and nothing is interrupted.
+    ///
+    /// # Errors
+    /// If the key cannot be used; the earlier one stays.
+    pub fn use_key(&self, identity: &Identity) -> Result<(), BindError> {
+        let before = {
+            let mut own = self.own_key.lock().unwrap_or_else(PoisonError::into_inner);
+            if *own == identity.fingerprint() {
+                return Ok(());
+            }
+            self.endpoint.set_identity(identity)?;
+            std::mem::replace(&mut *own, identity.fingerprint())
+        };
+        tracing::info!(%before, now = %identity.fingerprint(), "another key is used from now on");
+        let [peer, witness] = self.others.borrow().clone();
+        self.reconfigure(peer, witness);
+        Ok(())
     }
 
     /// What it is now.

@@ -56,6 +56,18 @@ pub enum Request {
         /// The cluster.
         cluster: ClusterName,
     },
+    /// Of a replica: this key speaks for it as well.
+    NextKey {
+        /// The cluster.
+        cluster: ClusterName,
+        /// The new key.
+        next: Fingerprint,
+    },
+    /// Of a replica: the key of this connection is its only one from now on.
+    OnlyKey {
+        /// The cluster.
+        cluster: ClusterName,
+    },
 }
 
 impl Request {
@@ -66,7 +78,9 @@ impl Request {
             | Request::Second { cluster, .. }
             | Request::Other { cluster }
             | Request::Again { cluster, .. }
-            | Request::Leave { cluster } => *cluster,
+            | Request::Leave { cluster }
+            | Request::NextKey { cluster, .. }
+            | Request::OnlyKey { cluster } => *cluster,
         }
     }
 }

@@ -55,6 +55,8 @@ pub struct Seat {
     pub node: NodeId,
     /// Its key, once it has joined.
     pub key: Option<Fingerprint>,
+    /// The key that will take its place.
+    pub next: Option<Fingerprint>,
     /// Where it is, for the other one.
     pub at: Vec<String>,
     /// Signed for the other one.
@@ -63,7 +65,7 @@ pub struct Seat {
 
 impl Seat {
     fn empty(node: NodeId) -> Seat {
-        Seat { node, key: None, at: Vec::new(), seal: [0; 32] }
+        Seat { node, key: None, next: None, at: Vec::new(), seal: [0; 32] }
     }
 }
 
@@ -87,7 +89,7 @@ impl Registration {
     }
 
     fn seat_of(&self, key: Fingerprint) -> Option<usize> {
-        self.seats.iter().position(|seat| seat.key == Some(key))
+        self.seats.iter().position(|seat| seat.key == Some(key) || seat.next == Some(key))
     }
 }
 
@@ -158,7 +160,7 @@ fn change(
                 return Err(Denial::Unknown);
             }
             ticket.by = Some(key);
-            *second = Seat { node: *node, key: Some(key), at: at.clone(), seal: *seal };
+            *second = Seat { node: *node, key: Some(key), next: None, at: at.clone(), seal: *seal };
             Ok(Response::Done)
         }
         Request::Other { .. } => {
@@ -183,9 +185,27 @@ fn change(
             of.second = Some(Ticket::new(*second_hash, now));
             Ok(Response::Done)
         }
+        Request::NextKey { next, .. } => {
+            let me = me.ok_or(Denial::Wrong)?;
+            let seat = &mut of.seats[me];
+            if seat.key != Some(*next) && seat.next != Some(*next) {
+                if taken(*next) {
+                    return Err(Denial::KeyInUse);
+                }
+                seat.next = Some(*next);
+            }
+            Ok(Response::Done)
+        }
+        Request::OnlyKey { .. } => {
+            let me = me.ok_or(Denial::Wrong)?;
+            let seat = &mut of.seats[me];
+            (seat.key, seat.next) = (Some(key), None);
+            Ok(Response::Done)
+        }
         Request::Leave { .. } => {
             let me = me.ok_or(Denial::Wrong)?;
             of.seats[me].key = None;
+            of.seats[me].next = None;
             // A code that this key has used lets it in no more.
             of.second = None;
             of.invitation = None;
@@ -283,6 +303,22 @@ mod tests {
         assert_eq!(used, Response::Denied(Denial::KeyInUse));
         assert_eq!(ask(&mut of, &first(&one, &two), A, NOW), Response::Done);
         assert_eq!(ask(&mut of, &second(&two), A, NOW), Response::Denied(Denial::KeyInUse));
+    }
+
+    #[test]
+    fn a_key_is_followed_by_another_one_and_both_speak_until_the_old_one_is_dropped() {
+        let (one, two) = (Secret([1; 16]), Secret([2; 16]));
+        let mut of = invited(&one);
+        ask(&mut of, &first(&one, &two), A, NOW);
+        ask(&mut of, &second(&two), B, NOW);
+        let cluster = orders();
+        let next = Request::NextKey { cluster, next: EVE };
+        assert_eq!(decide(&mut of, &next, A, NOW, |_| true), Response::Denied(Denial::KeyInUse));
+        assert_eq!(ask(&mut of, &next, A, NOW), Response::Done);
+        assert_eq!(of.cluster_config().unwrap().replicas[0].keys, vec![A, EVE]);
+        assert_eq!(ask(&mut of, &Request::OnlyKey { cluster }, EVE, NOW), Response::Done);
+        assert_eq!(of.cluster_config().unwrap().replicas[0].keys, vec![EVE]);
+        assert_eq!(ask(&mut of, &next, A, NOW), Response::Denied(Denial::Wrong));
     }
 
     #[test]

@@ -129,8 +129,10 @@ impl Registration {
     /// As a configured cluster, once somebody has joined.
     pub fn cluster_config(&self) -> Option<ClusterConfig> {
         let [first, second] = self.seats.as_slice() else { return None };
-        let keys =
-            |seat: &super::Seat| ReplicaKeys { node: seat.node, keys: seat.key.iter().copied().collect() };
+        let keys = |seat: &super::Seat| ReplicaKeys {
+            node: seat.node,
+            keys: seat.key.into_iter().chain(seat.next).collect(),
+        };
         Some(ClusterConfig { name: self.cluster, replicas: [keys(first), keys(second)] })
     }
 }

@@ -170,7 +170,7 @@ impl WitnessNode {
 
     /// Takes other clusters and keys while it runs: see [`WitnessKeys::reload`].
     pub fn keys(&self) -> WitnessKeys {
-        WitnessKeys(self.desk.clone())
+        WitnessKeys { desk: self.desk.clone(), endpoint: self.endpoint.clone() }
     }
 
     /// Where it listens, with the ports that the system chose for port 0.
@@ -203,16 +203,28 @@ impl WitnessNode {
 }
 
 /// The keys and clusters of a witness that runs.
-#[derive(Clone, Debug)]
-pub struct WitnessKeys(Arc<Desk>);
+#[derive(Clone)]
+pub struct WitnessKeys {
+    desk: Arc<Desk>,
+    endpoint: Endpoint,
+}
+
+impl std::fmt::Debug for WitnessKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WitnessKeys({:?})", self.desk)
+    }
+}
 
 impl WitnessKeys {
     /// Takes the clusters and keys of `config` from now on, and those that are registered: connections of keys that are
-    /// no longer listed are cut, and new clusters are served. Nothing else of `config` is looked at.
+    /// no longer listed are cut, and new clusters are served. The key in the key file is shown on each new connection. Nothing
+    /// else of `config` is looked at.
     ///
     /// # Errors
     /// If the registrations cannot be read, or there is no room for a vote; what was before goes on.
     pub async fn reload(&self, config: &WitnessConfig) -> Result<(), String> {
-        self.0.reload(config).await
+        let identity = Identity::load(&config.own.key).map_err(|error| error.to_string())?;
+        self.desk.reload(config).await?;
+        self.endpoint.set_identity(&identity).map_err(|error| error.to_string())
     }
 }

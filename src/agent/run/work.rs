@@ -8,6 +8,7 @@ use crate::agent::hooks::environment;
 use crate::agent::supervisor::{Action, Call, Hook, Input, Outcome, Reason, Run, Service, Ticket};
 use crate::client::{NotTaken, Role};
 use crate::edge::clock::Clock;
+use crate::edge::identity::Identity;
 use crate::ids::{NodeId, Position, Token};
 use crate::message::Refusal;
 
@@ -314,6 +315,14 @@ impl Agent {
             return tracing::error!(
                 "the old configuration stays in force: nodes keep their names while they run"
             );
+        }
+        match Identity::load(&replica.own.key) {
+            Ok(identity) => {
+                if let Err(error) = self.cluster.use_key(&identity) {
+                    tracing::error!("the old key stays in use: {error}");
+                }
+            }
+            Err(error) => tracing::error!("the old key stays in use: {error}"),
         }
         self.cluster.reconfigure(replica.peer, replica.witness);
         let restart = new.http != old.http

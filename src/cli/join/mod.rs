@@ -5,6 +5,7 @@
 
 mod files;
 mod replica;
+mod rotate;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -22,6 +23,7 @@ use crate::limits::CODE_SECONDS;
 
 use super::init::Protects;
 pub(super) use replica::complete_in_background;
+pub use rotate::Rotate;
 
 /// Print a code with which a replica joins a cluster
 ///

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use quinn::{EndpointConfig, IdleTimeout, TransportConfig, VarInt};
@@ -71,16 +71,24 @@ pub enum BindError {
 #[derive(Clone)]
 pub struct Endpoint(Arc<Inner>);
 
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Endpoint({:?})", self.local_addresses())
+    }
+}
+
 struct Inner {
     sockets: Vec<quinn::Endpoint>,
-    identity: Identity,
+    /// It may change.
+    identity: std::sync::Mutex<Identity>,
     pins: Pins,
     timing: Timing,
     accepted: Mutex<mpsc::Receiver<Connection>>,
     /// Connections for joining.
     strangers: Mutex<mpsc::Receiver<Stranger>>,
-    /// The protocol that it dials with.
+    /// The protocol that it dials with, and those that it answers to, if it listens.
     dials: &'static [u8],
+    answers: Option<&'static [&'static [u8]]>,
 }
 
 /// A connection of a key that asks to be pinned, and its place among the few that may be there at once.
@@ -178,14 +186,30 @@ impl Endpoint {
                 tokio::spawn(door.watch(socket.clone()));
             }
         }
-        let (identity, accepted) = (identity.clone(), Mutex::new(accepted));
+        let (identity, accepted) = (std::sync::Mutex::new(identity.clone()), Mutex::new(accepted));
         let (strangers, dials) = (Mutex::new(strangers), speaks.client);
-        Ok(Endpoint(Arc::new(Inner { sockets, identity, pins, timing, accepted, strangers, dials })))
+        let answers = (!listen.is_empty()).then_some(speaks.server);
+        Ok(Endpoint(Arc::new(Inner { sockets, identity, pins, timing, accepted, strangers, dials, answers })))
     }
 
     /// The next connection of a node whose key is pinned; `None` once the endpoint is shut down or only dials.
     pub async fn accept(&self) -> Option<Connection> {
         self.0.accepted.lock().await.recv().await
+    }
+
+    /// Shows another key on every connection that is made from now on; those that exist stay.
+    ///
+    /// # Errors
+    /// If the key does not make a TLS configuration; the earlier one stays.
+    pub fn set_identity(&self, identity: &Identity) -> Result<(), BindError> {
+        if let Some(speaks) = self.0.answers {
+            let config = server_config(identity, self.0.timing, speaks)?;
+            for socket in &self.0.sockets {
+                socket.set_server_config(Some(config.clone()));
+            }
+        }
+        *self.0.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity.clone();
+        Ok(())
     }
 
     /// The next connection of a key that asks to be pinned. It has proved to have the key, and nothing else.
@@ -235,7 +259,8 @@ impl Endpoint {
     }
 
     pub(super) fn client_config(&self, expected: Arc<Expected>) -> Result<quinn::ClientConfig, String> {
-        let tls = tls::client(&self.0.identity, expected, self.0.dials).map_err(|error| error.to_string())?;
+        let identity = self.0.identity.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tls = tls::client(&identity, expected, self.0.dials).map_err(|error| error.to_string())?;
         let tls = tls::quic_client(tls).map_err(|error| error.to_string())?;
         let mut config = quinn::ClientConfig::new(tls);
         let mut transport = transport_config(self.0.timing);
