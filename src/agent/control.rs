@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
@@ -264,18 +265,7 @@ async fn talk(
             let reply = locks.revoke(name).await;
             send(&mut writer, &reply).await
         }
-        Request::Watch => {
-            let mut said = Value::Null;
-            state.mark_changed();
-            while state.changed().await.is_ok() {
-                let now = state.borrow_and_update().json();
-                if told(&now) != told(&said) {
-                    send(&mut writer, &Reply::State { state: now.clone() }).await?;
-                    said = now;
-                }
-            }
-            Ok(())
-        }
+        Request::Watch => show(reader, &mut writer, state).await,
         request => {
             let (to, mut replies) = mpsc::channel(REPLIES_MAX);
             let command = Command { request, asker: Asker(to) };
@@ -286,6 +276,36 @@ async fn talk(
                 send(&mut writer, &reply).await?;
             }
             Ok(())
+        }
+    }
+}
+
+/// Shows each change until the watcher is gone: its place is free at once, and not only when something changes next.
+async fn show(
+    mut reader: impl AsyncRead + Unpin,
+    writer: &mut OwnedWriteHalf,
+    mut state: watch::Receiver<State>,
+) -> io::Result<()> {
+    let mut said = Value::Null;
+    let mut ignored = [0; 64];
+    state.mark_changed();
+    loop {
+        tokio::select! {
+            heard = reader.read(&mut ignored) => match heard? {
+                0 => return Ok(()),
+                _ => continue,
+            },
+            changed = state.changed() => if changed.is_err() {
+                return Ok(());
+            },
+        }
+        let now = state.borrow_and_update().json();
+        if told(&now) != told(&said) {
+            // Nor does it keep its place when it takes nothing.
+            let sent =
+                tokio::time::timeout(PATIENCE, send(writer, &Reply::State { state: now.clone() })).await;
+            sent.map_err(io::Error::other)??;
+            said = now;
         }
     }
 }
@@ -310,7 +330,7 @@ fn told(state: &Value) -> Vec<Value> {
     SHOWN.iter().map(|name| state[*name].clone()).collect()
 }
 
-pub(super) async fn send(writer: &mut tokio::net::unix::OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
+pub(super) async fn send(writer: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
     let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
     writer.write_all(&line).await
