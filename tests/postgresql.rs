@@ -4,9 +4,8 @@
 //! In every story two things are counted: acknowledged transactions that the last primary does not hold, and writes that a
 //! server acknowledged after another one had begun to (by the timelines that they were made on). Both have to be none.
 //! The times of interruption are printed, and not judged: `cargo test --test postgresql -- --nocapture`.
-//! `TIEBREAK_ROUNDS=20 cargo test --release --test postgresql rounds -- --nocapture` measures failover and switchover.
 //!
-//! Needs root, `ip netns` and PostgreSQL 15 (Debian: postgresql-15), and haproxy for one story; skipped where they are not.
+//! Needs root, `ip netns` and PostgreSQL 15 (Debian: postgresql-15); skipped where they are not.
 
 #![allow(unreachable_pub, reason = "modules of one program")]
 #![allow(clippy::disallowed_methods, reason = "the deadline of a test")]
@@ -17,13 +16,7 @@ mod failures;
 mod hosts;
 #[path = "postgresql/load.rs"]
 mod load;
-#[path = "postgresql/operators.rs"]
-mod operators;
 #[path = "postgresql/pair.rs"]
 mod pair;
-#[path = "postgresql/sequences.rs"]
-mod sequences;
-#[path = "postgresql/standby.rs"]
-mod standby;
 #[path = "postgresql/wire.rs"]
 mod wire;

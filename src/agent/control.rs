@@ -236,7 +236,7 @@ pub async fn serve(
 
 async fn talk(
     stream: UnixStream,
-    mut state: watch::Receiver<State>,
+    state: watch::Receiver<State>,
     commands: mpsc::Sender<Command>,
     locks: Locks,
     place: OwnedSemaphorePermit,

@@ -44,7 +44,6 @@ pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     name: &'static str,
-    began: Instant,
     faults: Vec<(String, Instant)>,
 }
 
@@ -63,21 +62,10 @@ impl Load {
         Load::begin(pair, name, None)
     }
 
-    /// Clients that know one address only.
-    pub fn through(pair: &Pair, name: &'static str, address: SocketAddr) -> Load {
-        Load::begin(pair, name, Some(address))
-    }
-
     fn begin(pair: &Pair, name: &'static str, through: Option<SocketAddr>) -> Load {
         let shared = Arc::new(Shared::default());
         shared.primary.store(if through.is_some() { ELSEWHERE } else { NOBODY }, Ordering::Relaxed);
-        let mut load = Load {
-            shared: shared.clone(),
-            threads: Vec::new(),
-            name,
-            began: Instant::now(),
-            faults: Vec::new(),
-        };
+        let mut load = Load { shared: shared.clone(), threads: Vec::new(), name, faults: Vec::new() };
         if through.is_none() {
             load.thread(pair, move |shared| look_for_primary(&shared));
         }
@@ -117,12 +105,6 @@ impl Load {
     /// From here on an interruption has this cause.
     pub fn fault(&mut self, what: &str) {
         self.faults.push((what.to_owned(), Instant::now()));
-    }
-
-    /// The longest time without an acknowledgement since the last fault, so far.
-    pub fn longest_pause(&self) -> Duration {
-        let since = self.faults.last().map_or(self.began, |(_, at)| *at);
-        self.pause_between(since, Instant::now())
     }
 
     fn pause_between(&self, from: Instant, to: Instant) -> Duration {

@@ -274,10 +274,6 @@ impl Pair {
         self.place(&format!("data-{}", NAMES[node]))
     }
 
-    pub fn log(&self, node: usize) -> String {
-        fs::read_to_string(self.place(&format!("{}.log", NAMES[node]))).unwrap_or_default()
-    }
-
     pub fn config(&self, node: usize) -> PathBuf {
         self.place(&format!("{}.toml", NAMES[node]))
     }
