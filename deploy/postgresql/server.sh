@@ -45,7 +45,7 @@ stop_server() {
     if [ "$1" != 0 ] && pid=$(postmaster); then
         kill -INT "$pid" 2> /dev/null
         kill -CONT "$pid" 2> /dev/null
-        until=$(awk -v now="$EPOCHREALTIME" -v span="$1" 'BEGIN { printf "%d", (now + span) * 1000 }')
+        until=$(awk -v now="$EPOCHREALTIME" -v span="$1" 'BEGIN { printf "%.0f", (now + span) * 1000 }')
         while kill -0 "$pid" 2> /dev/null && [ "$((${EPOCHREALTIME/[.,]/} / 1000))" -lt "$until" ]; do sleep 0.01; done
     fi
     # The postmaster first, so that it starts nothing; then whatever has lost it.
@@ -100,7 +100,7 @@ start_server() {
 # Until it answers; $1: seconds.
 await_ready() {
     local until
-    until=$(awk -v now="$EPOCHREALTIME" -v span="$1" 'BEGIN { printf "%d", (now + span) * 1000 }')
+    until=$(awk -v now="$EPOCHREALTIME" -v span="$1" 'BEGIN { printf "%.0f", (now + span) * 1000 }')
     while [ "$((${EPOCHREALTIME/[.,]/} / 1000))" -lt "$until" ]; do
         "$BIN/pg_isready" -q -h "$SOCKET" -p "$PORT" && return 0
         if [ -n "${started:-}" ] && ! kill -0 "$started" 2> /dev/null; then return 1; fi
