@@ -7,11 +7,19 @@
 //! - A [`Lease`] is the right to act: [`Lease::is_valid`], [`Lease::ended`], [`Lease::guard`], and
 //!   [`Lease::token`] for the protected resource, which a [`fence::Gate`] guards.
 //! - [`Lease::acknowledge`] says up to where writes may be acknowledged ([`Right`]: blocked, paired or solo).
+//! - [`Cluster::acquire`] holds a name in the whole cluster, from either replica: a [`NamedLease`] with a token of its own.
 //! - The data layer says what it did: [`Cluster::offer`], [`Cluster::joined`], [`Cluster::resync`],
 //!   [`Cluster::stalled`], [`Cluster::resign`]. Its own messages bear the [`LinkStamp`].
 //!
 //! What a lease cannot do: a process that is paused between the check and the act can act after its lease has ended.
 //! Only the resource can refuse that, by the token.
+//!
+//! | resource | can it refuse a stale writer? | how |
+//! |---|---|---|
+//! | a service of your own | yes | [`fence::Gate`], [`fence::Gates`], [`fence::token_of`] |
+//! | PostgreSQL that others write into | yes | `deploy/postgresql/fence.sql` |
+//! | object stores with conditional writes | yes, each object by itself | `fence::FencedStore` (feature `object-store`) |
+//! | plain files, block devices, stores without conditions, legacy services | no | one writer per partition, STONITH, a watchdog: `deploy/fencing/README.md` |
 //!
 //! # A whole cluster in one program
 //!
@@ -123,6 +131,11 @@ pub mod config;
     allow(dead_code, unused_imports, reason = "parts are there for the checkers")
 )]
 mod edge;
+#[cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, unused_imports, reason = "the commands carry codes and ask")
+)]
+mod enrol;
 pub mod fence;
 pub mod ids;
 pub mod limits;
@@ -150,7 +163,7 @@ pub use edge::identity::{Fingerprint, FingerprintError, Identity, IdentityError}
 pub use edge::ledger::LedgerError;
 pub use edge::quic::{BindError, HostPort, HostPortError};
 pub use node::{
-    ClusterFigures, WitnessError, WitnessFigures, WitnessNode, init as init_witness,
+    ClusterFigures, WitnessError, WitnessFigures, WitnessKeys, WitnessNode, init as init_witness,
     replace as replace_witness,
 };
 pub use replica::NotRecoverable;

@@ -122,6 +122,19 @@ pub const NAME_RETRY: Duration = Duration::from_millis(100);
 /// A peer of an earlier release closes the link when it is asked for a name: it is not asked again before this.
 pub const OLD_PEER_PAUSE: Duration = Duration::from_secs(60);
 
+/// A code for joining is valid for so long, by the witness's wall clock.
+pub const CODE_SECONDS: u64 = 600;
+/// Bytes of a code before they are spelled.
+pub const CODE_BYTES_MAX: usize = 2048;
+/// Bytes of the registration of one cluster.
+pub const REGISTRATION_BYTES_MAX: u64 = 4096;
+/// Connections for joining that a witness has at once; nobody's votes wait for them.
+pub const JOINS_MAX: usize = 16;
+/// Time for one such connection.
+pub const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// A code that is not known is answered after this time only.
+pub const JOIN_DENIED_AFTER: Duration = Duration::from_millis(500);
+
 const _: () = assert!(NAME_LEASE_MIN.as_nanos() < NAME_LEASE_MAX.as_nanos());
 const _: () = assert!(RESOURCES_MAX <= CLUSTERS_MAX, "a ledger has that many slots");
 const _: () = assert!(RECORD_BYTES_MAX < BLOCK_BYTES);

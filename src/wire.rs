@@ -25,6 +25,8 @@ pub const VERSION: u16 = 1;
 pub const VERSION_LOWEST: u16 = 1;
 /// Stands in place of a version in the message that tells the versions.
 const VERSIONS_MARK: u16 = 0;
+/// The version of what is kept or said beside the votes.
+const PLAIN_VERSION: u16 = 1;
 const VERSION_BYTES: usize = size_of::<u16>();
 
 const MESSAGE: Configuration<LittleEndian, Fixint, Limit<MESSAGE_BYTES_MAX>> =
@@ -167,6 +169,26 @@ pub fn decode_record(bytes: &[u8]) -> Result<Record, WireError> {
         return Err(WireError::TooLong { bytes: bytes.len() });
     }
     decode(bytes, RECORD)
+}
+
+/// The bytes of something that is kept or said beside the votes: a registration, a request to join. It begins with its
+/// version, like a message.
+pub fn encode_plain(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = PLAIN_VERSION.to_le_bytes().to_vec();
+    bincode::serde::encode_into_std_write(value, &mut bytes, RECORD).expect("plain fields always encode");
+    bytes
+}
+
+/// Reads what [`encode_plain`] wrote.
+///
+/// # Errors
+/// [`WireError`], for any other bytes.
+pub fn decode_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    let (version, rest) = bytes.split_first_chunk::<VERSION_BYTES>().ok_or(WireError::Truncated)?;
+    match u16::from_le_bytes(*version) {
+        PLAIN_VERSION => decode(rest, RECORD),
+        got => Err(WireError::Version { got }),
+    }
 }
 
 fn encode_message(version: u16, body: &impl Serialize) -> Vec<u8> {

@@ -11,6 +11,8 @@
 mod failures;
 #[path = "agent/leftovers.rs"]
 mod leftovers;
+#[path = "agent/locks.rs"]
+mod locks;
 #[path = "agent/operators.rs"]
 mod operators;
 #[path = "agent/recipes.rs"]

@@ -21,7 +21,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("fence/", &["ids", "time", "limits", "message", "edge", "fence"]),
     ("edge/", &["ids", "time", "limits", "message", "wire", "edge"]),
     ("config.rs", &["ids", "time", "limits", "edge"]),
-    ("node/", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config"]),
+    ("enrol/", &["ids", "limits", "wire", "edge", "config", "enrol"]),
+    ("node/", &["ids", "time", "limits", "message", "wire", "rules", "witness", "edge", "config", "enrol"]),
     (
         "client/",
         &[
@@ -71,6 +72,8 @@ const TOP_LEVEL: &[&str] = &[
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
     "clippy.toml",
     "rustfmt.toml",
 ];
@@ -216,4 +219,21 @@ fn nothing_is_left_unfinished() {
             }
         }
     }
+}
+
+#[test]
+fn every_number_that_an_alert_watches_is_one_that_is_told() {
+    let alerts = fs::read_to_string(root().join("deploy/prometheus/alerts.yml")).expect("the alerts");
+    let sources: Vec<String> =
+        rust_files("src").iter().map(|path| fs::read_to_string(path).expect("a source file")).collect();
+    let mut watched = 0;
+    for word in alerts.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+        let Some(name) = word.strip_prefix("tiebreak_") else { continue };
+        watched += 1;
+        // Counters may be registered without the ending that every counter has.
+        let told = [name, name.trim_end_matches("_total")].map(|name| format!("\"{name}\""));
+        let is_told = sources.iter().any(|text| told.iter().any(|name| text.contains(name)));
+        assert!(is_told, "an alert watches tiebreak_{name}, which nobody tells");
+    }
+    assert!(watched > 0, "the alerts watch nothing");
 }

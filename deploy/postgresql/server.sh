@@ -116,13 +116,14 @@ sql() {
         -d postgres "$@"
 }
 
+# $1: as whom. Only a standby that is known to be one bears its node's name, for which commits wait.
 conninfo() {
-    echo "host=$PEER_ADDRESS port=$PEER_PORT user=tiebreak passfile=$STATE/passfile application_name=$TIEBREAK_NODE" \
+    echo "host=$PEER_ADDRESS port=$PEER_PORT user=tiebreak passfile=$STATE/passfile application_name=$1" \
         "connect_timeout=2 keepalives_idle=3 keepalives_interval=1 keepalives_count=3 tcp_user_timeout=5000"
 }
 
 leader_sql() {
-    "${AS_OWNER[@]}" "$BIN/psql" -XqAtw -F ' ' -v ON_ERROR_STOP=1 -d "$(conninfo) dbname=postgres" "$@"
+    "${AS_OWNER[@]}" "$BIN/psql" -XqAtw -F ' ' -v ON_ERROR_STOP=1 -d "$(conninfo "$TIEBREAK_NODE-asks") dbname=postgres" "$@"
 }
 
 control() { LC_ALL=C "$BIN/pg_controldata" "$DATA" | sed -n "s/^$1: *//p"; }

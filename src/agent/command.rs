@@ -34,7 +34,7 @@ pub fn start(
     containment: &Containment,
 ) -> std::io::Result<(Running, Child)> {
     let mut guard = Command::new("/proc/self/exe");
-    guard.arg("guard");
+    guard.arg("leash");
     if let Some(cgroup) = cgroup {
         guard.arg("--cgroup").arg(cgroup.path());
     }

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use crate::ids::NodeId;
+use crate::ids::{LockName, NodeId, Token};
 
+use super::locks::Locks;
 use super::state::State;
 
 /// Bytes of a request.
@@ -53,6 +55,13 @@ pub enum Request {
     Status,
     /// The same, each time that it changes.
     Watch,
+    /// Hold a name while the connection is open.
+    Lock(super::locks::Wish),
+    /// Whoever holds this name is to let go.
+    Revoke {
+        /// Which.
+        name: LockName,
+    },
     /// Break something on purpose, for a time.
     Drill {
         /// What.
@@ -92,6 +101,25 @@ pub enum Reply {
     Refused {
         /// Why, with figures.
         text: String,
+    },
+    /// Somebody else holds the name, and nobody wanted to wait.
+    Busy {
+        /// Who, and for how long at least.
+        text: String,
+    },
+    /// The name is held.
+    Held {
+        /// Under this token.
+        token: Token,
+        /// Until then on the boot clock, in nanoseconds, unless it is renewed.
+        until_ns: u64,
+    },
+    /// The name is held no longer.
+    Lost {
+        /// Why.
+        text: String,
+        /// From then on, on the boot clock, somebody else may hold it.
+        until_ns: u64,
     },
     /// What is known.
     State {
@@ -184,6 +212,7 @@ pub async fn serve(
     listener: std::os::unix::net::UnixListener,
     state: watch::Receiver<State>,
     commands: mpsc::Sender<Command>,
+    locks: Locks,
 ) {
     let listener = match UnixListener::from_std(listener) {
         Ok(listener) => listener,
@@ -194,11 +223,10 @@ pub async fn serve(
         let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (state, commands) = (state.clone(), commands.clone());
+                let (state, commands, locks) = (state.clone(), commands.clone(), locks.clone());
                 tokio::spawn(async move {
                     // Whoever hangs up loses the rest.
-                    let _ = talk(stream, state, commands).await;
-                    drop(place);
+                    let _ = talk(stream, state, commands, locks, place).await;
                 });
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -208,8 +236,10 @@ pub async fn serve(
 
 async fn talk(
     stream: UnixStream,
-    mut state: watch::Receiver<State>,
+    state: watch::Receiver<State>,
     commands: mpsc::Sender<Command>,
+    locks: Locks,
+    place: OwnedSemaphorePermit,
 ) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
@@ -226,18 +256,16 @@ async fn talk(
             let now = state.borrow().json();
             send(&mut writer, &Reply::State { state: now }).await
         }
-        Request::Watch => {
-            let mut said = Value::Null;
-            state.mark_changed();
-            while state.changed().await.is_ok() {
-                let now = state.borrow_and_update().json();
-                if told(&now) != told(&said) {
-                    send(&mut writer, &Reply::State { state: now.clone() }).await?;
-                    said = now;
-                }
-            }
-            Ok(())
+        Request::Lock(wish) => {
+            // Operators are never kept out by what is locked.
+            drop(place);
+            locks.hold(wish, reader, &mut writer).await
         }
+        Request::Revoke { name } => {
+            let reply = locks.revoke(name).await;
+            send(&mut writer, &reply).await
+        }
+        Request::Watch => show(reader, &mut writer, state).await,
         request => {
             let (to, mut replies) = mpsc::channel(REPLIES_MAX);
             let command = Command { request, asker: Asker(to) };
@@ -248,6 +276,36 @@ async fn talk(
                 send(&mut writer, &reply).await?;
             }
             Ok(())
+        }
+    }
+}
+
+/// Shows each change until the watcher is gone: its place is free at once, and not only when something changes next.
+async fn show(
+    mut reader: impl AsyncRead + Unpin,
+    writer: &mut OwnedWriteHalf,
+    mut state: watch::Receiver<State>,
+) -> io::Result<()> {
+    let mut said = Value::Null;
+    let mut ignored = [0; 64];
+    state.mark_changed();
+    loop {
+        tokio::select! {
+            heard = reader.read(&mut ignored) => match heard? {
+                0 => return Ok(()),
+                _ => continue,
+            },
+            changed = state.changed() => if changed.is_err() {
+                return Ok(());
+            },
+        }
+        let now = state.borrow_and_update().json();
+        if told(&now) != told(&said) {
+            // Nor does it keep its place when it takes nothing.
+            let sent =
+                tokio::time::timeout(PATIENCE, send(writer, &Reply::State { state: now.clone() })).await;
+            sent.map_err(io::Error::other)??;
+            said = now;
         }
     }
 }
@@ -272,7 +330,7 @@ fn told(state: &Value) -> Vec<Value> {
     SHOWN.iter().map(|name| state[*name].clone()).collect()
 }
 
-async fn send(writer: &mut tokio::net::unix::OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
+pub(super) async fn send(writer: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
     let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
     writer.write_all(&line).await

@@ -13,6 +13,7 @@ pub mod control;
 pub mod history;
 pub mod hooks;
 pub mod http;
+pub mod locks;
 pub mod metrics;
 pub mod run;
 pub mod state;

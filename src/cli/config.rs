@@ -121,7 +121,8 @@ impl NodeConfig {
 }
 
 const KINDS: &str = "a replica's file has `cluster = \"NAME\"` with [peer] and [witness]; \
-                     a witness's file has one [[cluster]] for each cluster that it serves";
+                     a witness's file has one [[cluster]] for each cluster that it serves, or `cluster = []` where all of \
+                     them join by `tiebreak invite`";
 
 /// Enough of a file to tell which form it has.
 #[derive(Deserialize)]
@@ -157,6 +158,8 @@ struct RawOther {
     node: Text,
     addresses: Option<Texts>,
     keys: Texts,
+    /// It has not joined yet: `tiebreak join` and the agent fill in its key and addresses.
+    joining: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -228,9 +231,9 @@ impl Source<'_> {
         if let Some(http) = &raw.http {
             self.value::<std::net::SocketAddr>(http)?;
         }
-        if raw.cluster.is_empty() || raw.cluster.len() > CLUSTERS_MAX {
+        if raw.cluster.len() > CLUSTERS_MAX {
             let what =
-                format!("a witness serves 1 to {CLUSTERS_MAX} clusters, this one has {}", raw.cluster.len());
+                format!("a witness serves up to {CLUSTERS_MAX} clusters, this one has {}", raw.cluster.len());
             return Err(self.error(None, what, Some(KINDS.into())));
         }
         let (mut seen, mut keys) = (BTreeMap::new(), BTreeMap::new());
@@ -310,12 +313,13 @@ impl Source<'_> {
         names: &mut BTreeMap<NodeId, &'static str>,
         keys: &mut BTreeMap<Fingerprint, String>,
     ) -> Result<OtherConfig, ConfigError> {
+        let awaited = raw.joining.is_some() && who == "the peer" && raw.keys.get_ref().is_empty();
         Ok(OtherConfig {
             node: self.name(&raw.node, who, names)?,
             addresses: self.list(raw.addresses.as_ref(), "addresses", ADDRESSES_PER_NODE_MAX, |text| {
                 text.parse().map_err(|error| format!("{text:?}: {error}"))
             })?,
-            keys: self.keys(&raw.keys, who, keys)?,
+            keys: if awaited { Vec::new() } else { self.keys(&raw.keys, who, keys)? },
         })
     }
 

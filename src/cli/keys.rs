@@ -23,6 +23,8 @@ pub enum Keys {
         #[arg(long)]
         toml: bool,
     },
+    /// Give a node another key while it runs: announce it, change to it, drop the old one
+    Rotate(super::join::Rotate),
 }
 
 impl Keys {
@@ -32,6 +34,7 @@ impl Keys {
     /// If the file cannot be made or read.
     pub fn run(self) -> anyhow::Result<()> {
         let line = match self {
+            Keys::Rotate(rotate) => return rotate.run(),
             Keys::New { file } => {
                 let fingerprint = new(&file)?;
                 eprintln!(

@@ -3,7 +3,10 @@
 mod agent;
 pub mod config;
 mod demo;
+#[cfg(feature = "object-store")]
+pub mod guard;
 pub mod init;
+pub mod join;
 pub mod keys;
 pub mod recover;
 pub mod status;
@@ -27,6 +30,16 @@ pub struct Cli {
 pub enum Command {
     /// Run the witness: the third vote, which holds no data
     Witness(witness::RunWitness),
+    /// Print a code with which a replica joins a cluster
+    Invite(join::Invite),
+    /// Join a cluster with a code: key, configuration and state are made
+    Join(join::Join),
+    /// Take this node's key out of its cluster at the witness
+    Leave(join::Leave),
+    /// Show the clusters of this witness
+    Clusters(join::Clusters),
+    /// Let another witness serve this cluster, while it runs
+    ReplaceWitness(join::ReplaceWitness),
     /// Make a node's durable state, once
     Init(init::Init),
     /// Make and show the keys by which nodes know each other
@@ -38,6 +51,8 @@ pub enum Command {
     Agent(agent::RunAgent),
     /// Run a command only while this node leads
     Run(agent::RunCommand),
+    /// Run a command while this node holds a name that nobody else in the cluster holds
+    Lock(agent::lock::Lock),
     /// Let the other node lead, once it holds everything
     Switchover(agent::operate::Switchover),
     /// Let this node lead no longer
@@ -59,7 +74,7 @@ pub enum Command {
     Contained(agent::helpers::Contained),
     /// A helper of the agent
     #[command(hide = true)]
-    Guard(agent::helpers::Guard),
+    Leash(agent::helpers::Guard),
     /// A helper of the agent
     #[command(hide = true)]
     Freeze(agent::helpers::Freeze),
@@ -67,6 +82,10 @@ pub enum Command {
     Recover(recover::Recover),
     /// Begin a node again as blank, and let a leader take it in
     Replace(recover::Replace),
+    /// Tell whether a resource can refuse a stale writer
+    #[cfg(feature = "object-store")]
+    #[command(subcommand)]
+    Guard(guard::Guard),
     /// Run a real cluster on this machine, break it, and count what was lost: nothing
     Demo(demo::Demo),
     /// One process of the demo
@@ -82,11 +101,17 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Witness(witness) => witness.run().map(|()| ExitCode::SUCCESS),
+            Command::Invite(invite) => invite.run().map(|()| ExitCode::SUCCESS),
+            Command::Join(join) => join.run().map(|()| ExitCode::SUCCESS),
+            Command::Leave(leave) => leave.run().map(|()| ExitCode::SUCCESS),
+            Command::Clusters(clusters) => clusters.run().map(|()| ExitCode::SUCCESS),
+            Command::ReplaceWitness(replace) => replace.run().map(|()| ExitCode::SUCCESS),
             Command::Init(init) => init.run().map(|()| ExitCode::SUCCESS),
             Command::Keys(keys) => keys.run().map(|()| ExitCode::SUCCESS),
             Command::Status(status) => status.run(),
             Command::Agent(agent) => agent.run().map(|()| ExitCode::SUCCESS),
             Command::Run(command) => command.run().map(|()| ExitCode::SUCCESS),
+            Command::Lock(lock) => lock.run(),
             Command::Switchover(order) => order.run(),
             Command::Resign(order) => order.run(),
             Command::Pause(order) => order.run(),
@@ -96,10 +121,12 @@ impl Cli {
             Command::Drill(drill) => drill.run(),
             Command::Doctor(doctor) => doctor.run(),
             Command::Contained(helper) => helper.run(),
-            Command::Guard(helper) => helper.run(),
+            Command::Leash(helper) => helper.run(),
             Command::Freeze(helper) => helper.run(),
             Command::Recover(recover) => recover.run().map(|()| ExitCode::SUCCESS),
             Command::Replace(replace) => replace.run().map(|()| ExitCode::SUCCESS),
+            #[cfg(feature = "object-store")]
+            Command::Guard(guard) => guard.run(),
             Command::Demo(demo) => demo.run(),
             Command::DemoNode(node) => node.run(),
         }

@@ -24,7 +24,7 @@ pub struct RunWitness {
 }
 
 impl RunWitness {
-    /// Serves until SIGTERM or SIGINT.
+    /// Serves until SIGTERM or SIGINT. SIGHUP reads clusters and keys again.
     ///
     /// # Errors
     /// If it cannot start, or a vote could not be made durable.
@@ -59,6 +59,21 @@ impl RunWitness {
                     _ = interrupt.recv() => {}
                 }
             };
+            let mut hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
+            let (keys, path) = (node.keys(), self.config.clone());
+            tokio::spawn(async move {
+                while hangup.recv().await.is_some() {
+                    let outcome = match NodeConfig::load(&path) {
+                        Ok(NodeConfig::Witness(new)) => keys.reload(&new).await,
+                        Ok(NodeConfig::Replica(_)) => Err("it is a replica's now".into()),
+                        Err(error) => Err(error.to_string()),
+                    };
+                    match outcome {
+                        Ok(()) => tracing::info!("clusters and keys were read again"),
+                        Err(error) => tracing::error!("the old configuration stays in force: {error}"),
+                    }
+                }
+            });
             systemd::ready();
             tokio::select! {
                 served = node.run(stop) => served?,

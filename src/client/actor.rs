@@ -150,10 +150,11 @@ impl Actor {
         let mut leaving: Option<(oneshot::Sender<()>, Moment)> = None;
         loop {
             let now = Clock.now();
-            if self.releasing.is_none() || leaving.as_ref().is_some_and(|(_, until)| now >= *until) {
-                if let Some((done, _)) = leaving {
-                    return self.leave(done);
-                }
+            let heard = self.releasing.is_none();
+            if (heard || leaving.as_ref().is_some_and(|(_, until)| now >= *until))
+                && let Some((done, _)) = leaving
+            {
+                return self.leave(done);
             }
             let until = leaving.as_ref().map_or(Moment::FOREVER, |(_, until)| *until);
             let wake = self.voter.wake_at(now).min(until);

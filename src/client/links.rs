@@ -82,8 +82,8 @@ struct Links {
     shared: Shared,
     numbers: AtomicU64,
     greetings: AtomicU64,
-    peer: OtherConfig,
-    witness: OtherConfig,
+    /// Peer and witness; they may change.
+    others: watch::Receiver<[OtherConfig; 2]>,
     lease: Duration,
     /// Until then this node is cut off on purpose.
     isolated: watch::Receiver<Moment>,
@@ -96,6 +96,7 @@ pub(super) fn spawn(
     events: mpsc::WeakSender<Event>,
     shared: Shared,
     isolated: watch::Receiver<Moment>,
+    others: watch::Receiver<[OtherConfig; 2]>,
 ) -> tokio::task::JoinHandle<()> {
     let links = Arc::new(Links {
         endpoint,
@@ -103,14 +104,11 @@ pub(super) fn spawn(
         shared,
         numbers: AtomicU64::new(1),
         greetings: AtomicU64::new(1),
-        peer: config.peer.clone(),
-        witness: config.witness.clone(),
+        others,
         lease: config.lease,
         isolated,
     });
-    if !links.peer.addresses.is_empty() {
-        tokio::spawn(links.clone().keep_dialled(Part::Replica));
-    }
+    tokio::spawn(links.clone().keep_dialled(Part::Replica));
     tokio::spawn(links.clone().keep_dialled(Part::Witness));
     tokio::spawn(links.accept())
 }
@@ -124,11 +122,12 @@ impl Links {
         Clock.now() < *self.isolated.borrow()
     }
 
-    fn other(&self, part: Part) -> &OtherConfig {
-        match part {
-            Part::Replica => &self.peer,
-            Part::Witness => &self.witness,
-        }
+    fn other(&self, part: Part) -> OtherConfig {
+        self.others.borrow()[usize::from(part == Part::Witness)].clone()
+    }
+
+    fn is_peer(&self, key: Fingerprint) -> bool {
+        self.others.borrow()[0].keys.contains(&key)
     }
 
     /// Dials whenever there is no live link, with growing pauses.
@@ -140,6 +139,16 @@ impl Links {
             let place = usize::from(part == Part::Witness);
             if live.wait_for(|live| live[place].is_none()).await.is_err() {
                 return;
+            }
+            let mut others = self.others.clone();
+            let dialled = others.wait_for(|others| !others[place].addresses.is_empty());
+            tokio::select! {
+                known = dialled => if known.is_err() { return },
+                // The other side has dialled.
+                linked = live.wait_for(|live| live[place].is_some()) => {
+                    if linked.is_err() { return }
+                    continue;
+                }
             }
             match self.dial(part).await {
                 Ok(()) => {
@@ -255,7 +264,7 @@ impl Links {
                 connection.close(CloseCode::LEAVING, "this node is cut off on purpose");
                 continue;
             }
-            let part = if self.peer.keys.contains(&connection.fingerprint()) {
+            let part = if self.is_peer(connection.fingerprint()) {
                 Part::Replica
             } else {
                 // Own key or the witness's: it may ask for the status.
@@ -311,7 +320,7 @@ impl Links {
 
     /// The peer's keys speak as the peer, and any pinned key may ask for the status.
     fn may_speak(&self, key: Fingerprint, node: NodeId, request: &Request) -> bool {
-        *request == Request::Status || (node == self.peer.node && self.peer.keys.contains(&key))
+        *request == Request::Status || (node == self.other(Part::Replica).node && self.is_peer(key))
     }
 
     /// Datagrams: renewals and their answers.

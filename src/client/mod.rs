@@ -14,15 +14,15 @@ mod recover;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::config::{ReplicaConfig, WhenAlone};
+use crate::config::{OtherConfig, ReplicaConfig, WhenAlone};
 use crate::edge::clock::{Clock, random_u128};
 use crate::edge::disk::RealDisk;
-use crate::edge::identity::{Identity, IdentityError};
+use crate::edge::identity::{Fingerprint, Identity, IdentityError};
 use crate::edge::ledger::{Ledger, LedgerError, Purpose, Slot};
 use crate::edge::quic::{BindError, Endpoint, Pins, Timing};
 use crate::ids::{ClusterId, ClusterName, Incarnation, NodeId, Position, Term, Token};
@@ -226,6 +226,15 @@ fn open_state(config: &ReplicaConfig) -> Result<(Ledger, Slot, ReplicaRecord), J
     Ok((ledger, slot, found))
 }
 
+/// The durable state of a replica, which does not run.
+///
+/// # Errors
+/// If it runs, or its state is not usable.
+#[cfg(feature = "cli")]
+pub(crate) fn stopped_record(config: &ReplicaConfig) -> Result<ReplicaRecord, JoinError> {
+    open_state(config).map(|(_, _, record)| record)
+}
+
 /// A replica's place in its cluster. Dropping it ends the replica as a crash would; see [`Cluster::shutdown`].
 #[derive(Debug)]
 pub struct Cluster {
@@ -234,6 +243,10 @@ pub struct Cluster {
     failed: watch::Receiver<Option<Failure>>,
     addresses: Vec<SocketAddr>,
     isolated: watch::Sender<Moment>,
+    others: watch::Sender<[OtherConfig; 2]>,
+    pins: Pins,
+    endpoint: Endpoint,
+    own_key: std::sync::Mutex<Fingerprint>,
     measured: measured::Measured,
     links: tokio::task::JoinHandle<()>,
 }
@@ -250,7 +263,7 @@ impl Cluster {
         let keys = config.peer.keys.iter().chain(&config.witness.keys).copied();
         let pins = Pins::new(keys.chain([identity.fingerprint()]));
         let timing = Timing::of(config.own.keep_alive).as_patient_as(config.lease);
-        let endpoint = Endpoint::bind(&identity, &config.own.listen, pins, timing)?;
+        let endpoint = Endpoint::bind(&identity, &config.own.listen, pins.clone(), timing)?;
         let addresses = endpoint.local_addresses();
         let settings = Settings {
             lease: config.lease,
@@ -266,15 +279,59 @@ impl Cluster {
         let (actor, roles, failed) =
             Actor::start(voter, ledger, slot, step, queue, events.downgrade()).await?;
         let (isolated, cut) = watch::channel(Moment::default());
-        let links = links::spawn(&config, endpoint, events.downgrade(), actor.shared(), cut);
+        let (others, known) = watch::channel([config.peer.clone(), config.witness.clone()]);
+        let links = links::spawn(&config, endpoint.clone(), events.downgrade(), actor.shared(), cut, known);
         let measured = actor.measured();
         tokio::spawn(actor.run());
-        Ok(Cluster { events, roles, failed, addresses, isolated, measured, links })
+        let own_key = std::sync::Mutex::new(identity.fingerprint());
+        Ok(Cluster {
+            events,
+            roles,
+            failed,
+            addresses,
+            isolated,
+            others,
+            pins,
+            endpoint,
+            own_key,
+            measured,
+            links,
+        })
     }
 
     /// Where it listens, with the ports that the system chose for port 0.
     pub fn local_addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Takes other keys and addresses of its peer and its witness while it runs. Connections of keys that are no longer
+    /// listed are cut; where a key stays, the connection stays. The peer keeps its name; another witness is taken in by
+    /// the leader like a blank one (protocol §7).
+    pub fn reconfigure(&self, peer: OtherConfig, witness: OtherConfig) {
+        let own = *self.own_key.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = peer.keys.iter().chain(&witness.keys).copied().chain([own]).collect::<Vec<_>>();
+        self.others.send_replace([peer, witness]);
+        self.pins.replace(keys);
+    }
+
+    /// Shows another key from now on. Links that exist stay until the others no longer list the earlier key; so the
+    /// others have to list both before this call, and nothing is interrupted.
+    ///
+    /// # Errors
+    /// If the key cannot be used; the earlier one stays.
+    pub fn use_key(&self, identity: &Identity) -> Result<(), BindError> {
+        let before = {
+            let mut own = self.own_key.lock().unwrap_or_else(PoisonError::into_inner);
+            if *own == identity.fingerprint() {
+                return Ok(());
+            }
+            self.endpoint.set_identity(identity)?;
+            std::mem::replace(&mut *own, identity.fingerprint())
+        };
+        tracing::info!(%before, now = %identity.fingerprint(), "another key is used from now on");
+        let [peer, witness] = self.others.borrow().clone();
+        self.reconfigure(peer, witness);
+        Ok(())
     }
 
     /// What it is now.

@@ -224,7 +224,7 @@ impl Identity {
     }
 
     /// A secret of this node for one purpose: the same after each restart, and worth nothing for another purpose.
-    pub(super) fn secret<const N: usize>(&self, purpose: &str) -> [u8; N] {
+    pub(crate) fn secret<const N: usize>(&self, purpose: &str) -> [u8; N] {
         struct Bytes(usize);
         impl hkdf::KeyType for Bytes {
             fn len(&self) -> usize {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn::crypto::rustls::{HandshakeData, NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
@@ -23,6 +23,8 @@ use super::identity::{Fingerprint, Identity};
 
 /// Name of the protocol; any change of a byte on the wire is a new one.
 pub(super) const ALPN: &[u8] = b"tiebreak/1";
+/// Name of the protocol by which keys that are not pinned yet ask to be.
+pub(super) const JOIN_ALPN: &[u8] = b"tiebreak-join/1";
 /// Stands where TLS wants a host name. It is not sent and not compared.
 pub(super) const SERVER_NAME: &str = "tiebreak";
 
@@ -32,14 +34,14 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// How this node answers: it asks for a key and takes any whose signature is good. Whether that key is pinned is
 /// decided right after the handshake, when the reason for a refusal can still be told to the one refused.
-pub(super) fn server(identity: &Identity) -> Result<rustls::ServerConfig, Error> {
+pub(super) fn server(identity: &Identity, speaks: &[&[u8]]) -> Result<rustls::ServerConfig, Error> {
     let provider = provider();
     let verifier = Arc::new(AnyKey(provider.signature_verification_algorithms));
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(identity.certified())));
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = speaks.iter().map(|name| name.to_vec()).collect();
     config.max_early_data_size = 0;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -47,13 +49,17 @@ pub(super) fn server(identity: &Identity) -> Result<rustls::ServerConfig, Error>
 }
 
 /// How this node dials: it shows its key, and goes no further than the handshake with a key that is not pinned.
-pub(super) fn client(identity: &Identity, expected: Arc<Expected>) -> Result<rustls::ClientConfig, Error> {
+pub(super) fn client(
+    identity: &Identity,
+    expected: Arc<Expected>,
+    speaks: &[u8],
+) -> Result<rustls::ClientConfig, Error> {
     let mut config = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(expected)
         .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.certified())));
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![speaks.to_vec()];
     config.enable_sni = false;
     config.enable_early_data = false;
     config.resumption = Resumption::disabled();
@@ -78,6 +84,12 @@ pub(super) fn quic_client(
 pub(super) fn proven(connection: &quinn::Connection) -> Option<Fingerprint> {
     let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
     Fingerprint::of(chain.first()?).ok()
+}
+
+/// Whether a connection was made in order to join.
+pub(super) fn joins(connection: &quinn::Connection) -> bool {
+    let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    data.and_then(|data| data.protocol).is_some_and(|name| name == JOIN_ALPN)
 }
 
 fn no_tls12() -> Error {

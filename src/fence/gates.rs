@@ -376,7 +376,7 @@ mod tests {
             assert_eq!(gates.highest(name(number)), Token(last.load(Ordering::SeqCst)));
         }
         let syncs = disk.syncs() - before;
-        assert!(syncs < (RESOURCES * STEPS * 2).into(), "{syncs} syncs");
+        assert!(syncs < RESOURCES * STEPS * 2, "{syncs} syncs");
     }
 
     proptest! {

@@ -7,8 +7,16 @@
 mod gate;
 mod gates;
 mod header;
+#[cfg(feature = "object-store")]
+mod object;
+#[cfg(feature = "object-store")]
+mod probe;
 
 pub use self::gate::{Gate, GateError, StaleToken};
 pub use self::gates::Gates;
 pub use self::header::{HEADER, TokenError, token_of};
+#[cfg(feature = "object-store")]
+pub use self::object::{FencedStore, ObjectError};
+#[cfg(feature = "object-store")]
+pub use self::probe::{Probed, probe};
 pub use crate::edge::ledger::LedgerError;

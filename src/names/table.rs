@@ -58,11 +58,13 @@ impl Table {
     }
 
     /// How many names are kept.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Whether no name is kept.
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -3,11 +3,14 @@
 //! Votes that wait together share a sync, and none waits for company: what has arrived is handled, synced once and
 //! released; what arrives meanwhile makes the next round.
 
+mod enrol;
+#[cfg(feature = "cli")]
+mod invite;
 mod seats;
 mod serve;
 mod voters;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +20,21 @@ use tokio::sync::mpsc;
 use crate::config::WitnessConfig;
 use crate::edge::clock::random_u128;
 use crate::edge::disk::RealDisk;
-use crate::edge::identity::{Fingerprint, Identity, IdentityError};
+use crate::edge::identity::{Identity, IdentityError};
 use crate::edge::ledger::{Ledger, LedgerError, Purpose};
 use crate::edge::quic::{BindError, Endpoint, Pins, Timing};
+use crate::enrol::StoreError;
 use crate::ids::{ClusterName, Incarnation, NodeId, Term};
 use crate::limits::WITNESS_QUEUE_MAX;
 use crate::message::Record;
 use crate::witness::Witness;
 
-use seats::Seat;
+use enrol::Desk;
+#[cfg(feature = "cli")]
+pub(crate) use invite::{clusters, invite};
+use seats::Seats;
 use serve::accept;
-use voters::{Voters, lock};
+use voters::{Arrival, Voters, lock};
 
 /// Why a witness cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +49,9 @@ pub enum WitnessError {
     /// The sockets.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The registrations.
+    #[error(transparent)]
+    Registrations(#[from] StoreError),
     /// It has nowhere to listen.
     #[error("a witness only listens, and `listen` names no address")]
     NoAddress,
@@ -124,8 +134,11 @@ pub struct ClusterFigures {
 /// A witness that listens. [`WitnessNode::run`] serves until it fails or is told to stop.
 pub struct WitnessNode {
     endpoint: Endpoint,
-    seats: Arc<HashMap<Fingerprint, Seat>>,
+    seats: Seats,
     voters: Voters,
+    desk: Arc<Desk>,
+    waiting: mpsc::Receiver<Arrival>,
+    queue: mpsc::Sender<Arrival>,
 }
 
 impl std::fmt::Debug for WitnessNode {
@@ -144,18 +157,20 @@ impl WitnessNode {
             return Err(WitnessError::NoAddress);
         }
         let identity = Identity::load(&config.own.key)?;
-        let voters = Voters::open(config)?;
-        let mut seats = HashMap::new();
-        for cluster in &config.clusters {
-            for replica in &cluster.replicas {
-                let seat = Seat { cluster: cluster.name, node: replica.node };
-                seats.extend(replica.keys.iter().map(|key| (*key, seat)));
-            }
-        }
-        let pins = Pins::new(seats.keys().copied());
-        let endpoint =
-            Endpoint::bind(&identity, &config.own.listen, pins, Timing::of(config.own.keep_alive))?;
-        Ok(WitnessNode { endpoint, seats: Arc::new(seats), voters })
+        let pins = Pins::default();
+        let seats = Seats::default();
+        let (queue, waiting) = mpsc::channel(WITNESS_QUEUE_MAX);
+        let desk = Desk::new(config, identity.fingerprint(), pins.clone(), seats.clone(), queue.clone());
+        let voters = Voters::open(config, &desk.clusters()?)?;
+        desk.refresh()?;
+        let timing = Timing::of(config.own.keep_alive);
+        let endpoint = Endpoint::bind_open(&identity, &config.own.listen, pins, timing)?;
+        Ok(WitnessNode { endpoint, seats, voters, desk: Arc::new(desk), waiting, queue })
+    }
+
+    /// Takes other clusters and keys while it runs: see [`WitnessKeys::reload`].
+    pub fn keys(&self) -> WitnessKeys {
+        WitnessKeys { desk: self.desk.clone(), endpoint: self.endpoint.clone() }
     }
 
     /// Where it listens, with the ports that the system chose for port 0.
@@ -174,14 +189,42 @@ impl WitnessNode {
     /// # Errors
     /// If a vote could not be made durable: the process has to end then.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), WitnessError> {
-        let (queue, waiting) = mpsc::channel(WITNESS_QUEUE_MAX);
-        let accepting = tokio::spawn(accept(self.endpoint.clone(), self.seats, queue));
+        let accepting = tokio::spawn(accept(self.endpoint.clone(), self.seats, self.queue));
+        let joining = tokio::spawn(enrol::admit(self.endpoint.clone(), self.desk));
         let outcome = tokio::select! {
-            outcome = self.voters.run(waiting) => outcome,
+            outcome = self.voters.run(self.waiting) => outcome,
             () = stop => Ok(()),
         };
         accepting.abort();
+        joining.abort();
         self.endpoint.shutdown("the witness is stopped").await;
         outcome
+    }
+}
+
+/// The keys and clusters of a witness that runs.
+#[derive(Clone)]
+pub struct WitnessKeys {
+    desk: Arc<Desk>,
+    endpoint: Endpoint,
+}
+
+impl std::fmt::Debug for WitnessKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WitnessKeys({:?})", self.desk)
+    }
+}
+
+impl WitnessKeys {
+    /// Takes the clusters and keys of `config` from now on, and those that are registered: connections of keys that are
+    /// no longer listed are cut, and new clusters are served. The key in the key file is shown on each new connection. Nothing
+    /// else of `config` is looked at.
+    ///
+    /// # Errors
+    /// If the registrations cannot be read, or there is no room for a vote; what was before goes on.
+    pub async fn reload(&self, config: &WitnessConfig) -> Result<(), String> {
+        let identity = Identity::load(&config.own.key).map_err(|error| error.to_string())?;
+        self.desk.reload(config).await?;
+        self.endpoint.set_identity(&identity).map_err(|error| error.to_string())
     }
 }

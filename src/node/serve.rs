@@ -1,29 +1,21 @@
 //! The connections of a witness: each carries the requests of one replica to its voter.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use tokio::sync::{mpsc, oneshot};
 
-use crate::edge::identity::Fingerprint;
 use crate::edge::quic::{CloseCode, Connection, Endpoint};
 use crate::ids::{Incarnation, LinkId};
 use crate::message::{Request, Sender};
 use crate::wire;
 
-use super::seats::Seat;
+use super::seats::{Seat, Seats};
 use super::voters::{Arrival, Waiting};
 
-pub(super) async fn accept(
-    endpoint: Endpoint,
-    seats: Arc<HashMap<Fingerprint, Seat>>,
-    queue: mpsc::Sender<Arrival>,
-) {
+pub(super) async fn accept(endpoint: Endpoint, seats: Seats, queue: mpsc::Sender<Arrival>) {
     let mut links = 0;
     while let Some(connection) = endpoint.accept().await {
         links += 1;
         let link = LinkId(links);
-        let Some(seat) = seats.get(&connection.fingerprint()).copied() else {
+        let Some(seat) = seats.of(&connection.fingerprint()) else {
             connection.close(CloseCode::NOT_PINNED, "this key is no longer pinned here");
             continue;
         };

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::WitnessConfig;
+use crate::config::{ClusterConfig, WitnessConfig};
 use crate::edge::clock::{Clock, random_u128};
 use crate::edge::disk::RealDisk;
-use crate::edge::ledger::{Ledger, Purpose, Sealed, Slot};
+use crate::edge::ledger::{Ledger, LedgerError, Purpose, Sealed, Slot};
 use crate::edge::quic::{CloseCode, Connection, Responder};
 use crate::ids::{ClusterName, Incarnation, LinkId, NodeId};
-use crate::message::{Record, Refusal, Reply, Request, Sender};
+use crate::message::{Record, Refusal, Reply, Request, Sender, WitnessRecord};
 use crate::rules::Rules;
 use crate::wire;
 use crate::witness::{Call, Settings, Step, Witness};
@@ -23,6 +23,10 @@ use super::{WitnessError, WitnessFigures};
 pub(super) struct Voters {
     ledger: Ledger,
     of: HashMap<ClusterName, (Slot, Witness)>,
+    /// Votes of clusters that are not served.
+    kept: HashMap<ClusterName, (Slot, WitnessRecord)>,
+    node: NodeId,
+    settings: Settings,
     /// The live link of each replica: a newer one replaces it.
     links: HashMap<(ClusterName, NodeId), Connection>,
     pub(super) figures: Arc<Mutex<WitnessFigures>>,
@@ -43,6 +47,14 @@ pub(super) enum Arrival {
         cluster: ClusterName,
         link: LinkId,
     },
+    /// A cluster is served from now on.
+    Serve {
+        cluster: ClusterName,
+        /// It is a new one: an earlier vote of a cluster of that name is given up.
+        blank: bool,
+        /// Told when the vote is durable; dropped if it cannot be kept.
+        done: oneshot::Sender<()>,
+    },
 }
 
 /// A request that waits for its voter.
@@ -59,25 +71,27 @@ pub(super) struct Waiting {
 }
 
 impl Voters {
-    pub(super) fn open(config: &WitnessConfig) -> Result<Voters, WitnessError> {
+    /// Opens the votes of these clusters.
+    pub(super) fn open(config: &WitnessConfig, clusters: &[ClusterConfig]) -> Result<Voters, WitnessError> {
         let (mut ledger, records) = Ledger::open(&RealDisk, &config.own.state, Purpose::Witness)?;
         let settings = Settings { strict_boot: config.strict_boot };
-        let mut of = HashMap::new();
+        let (mut of, mut kept) = (HashMap::new(), HashMap::new());
         for (slot, record) in records {
             let Record::Witness(found) = record else { continue };
             if found.node != config.own.node {
                 let directory = config.own.state.clone();
                 return Err(WitnessError::Mismatch { directory, found: found.node, node: config.own.node });
             }
-            if !config.clusters.iter().any(|cluster| cluster.name == found.name) {
-                tracing::warn!(cluster = %found.name, "kept, and not served: it is not in the configuration");
+            if !clusters.iter().any(|cluster| cluster.name == found.name) {
+                tracing::warn!(cluster = %found.name, "kept, and not served: it is neither in the configuration nor registered");
+                kept.insert(found.name, (slot, found));
                 continue;
             }
             let (voter, record) = Witness::start(Clock.now(), found, settings, Rules::KEPT);
             let _sealed = ledger.seal(slot, Some(&Record::Witness(record)), ())?;
             of.insert(found.name, (slot, voter));
         }
-        for cluster in &config.clusters {
+        for cluster in clusters {
             if let std::collections::hash_map::Entry::Vacant(place) = of.entry(cluster.name) {
                 // New in the configuration: a vote of its own, blank until a leader takes it in.
                 let record = Witness::blank(config.own.node, cluster.name, Incarnation(random_u128()));
@@ -88,16 +102,22 @@ impl Voters {
             }
         }
         ledger.sync()?;
-        Ok(Voters { ledger, of, links: HashMap::new(), figures: Arc::default() })
+        let (links, figures) = (HashMap::new(), Arc::default());
+        Ok(Voters { ledger, of, kept, node: config.own.node, settings, links, figures })
     }
 
     pub(super) async fn run(mut self, mut waiting: mpsc::Receiver<Arrival>) -> Result<(), WitnessError> {
         while let Some(first) = waiting.recv().await {
-            let mut sealed = Vec::new();
+            let (mut sealed, mut served) = (Vec::new(), Vec::new());
             let mut next = Some(first);
             while let Some(arrival) = next {
                 match arrival {
                     Arrival::Asked(request) => sealed.push(self.handle(*request)?),
+                    Arrival::Serve { cluster, blank, done } => {
+                        if self.serve(cluster, blank)? {
+                            served.push(done);
+                        }
+                    }
                     Arrival::Over { cluster, link } => {
                         if let Some((_, voter)) = self.of.get_mut(&cluster) {
                             voter.link_down(link);
@@ -126,11 +146,48 @@ impl Voters {
             } else {
                 self.ledger.proof()?
             };
+            for done in served {
+                let _ = done.send(());
+            }
             for reply in sealed {
                 reply.release(&proof).expect("the sync covers what was sealed before it").send();
             }
         }
         Ok(())
+    }
+
+    /// Puts the vote of a cluster where it is asked. Whether there was room for it.
+    fn serve(&mut self, cluster: ClusterName, blank: bool) -> Result<bool, WitnessError> {
+        if !blank && self.of.contains_key(&cluster) {
+            return Ok(true);
+        }
+        let served = self.of.remove(&cluster).map(|(slot, voter)| (slot, *voter.record()));
+        let found = served.or_else(|| self.kept.remove(&cluster));
+        for (_, link) in self.links.extract_if(|(name, _), _| *name == cluster) {
+            link.close(CloseCode::DONE, "another cluster of this name begins");
+        }
+        let record = match found {
+            Some((_, record)) if !blank => record,
+            _ => Witness::blank(self.node, cluster, Incarnation(random_u128())),
+        };
+        let (voter, record) = Witness::start(Clock.now(), record, self.settings, Rules::KEPT);
+        let record = Record::Witness(record);
+        let slot = match found {
+            Some((slot, _)) => {
+                let _sealed = self.ledger.seal(slot, Some(&record), ())?;
+                slot
+            }
+            None => match self.ledger.allot(&record) {
+                Ok(slot) => slot,
+                Err(error @ LedgerError::Full { .. }) => {
+                    tracing::error!(%cluster, "{error}");
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        self.of.insert(cluster, (slot, voter));
+        Ok(true)
     }
 
     fn handle(&mut self, waiting: Waiting) -> Result<Sealed<Outgoing>, WitnessError> {

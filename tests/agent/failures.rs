@@ -267,7 +267,7 @@ fn a_stopped_agent_is_caught_by_the_watchdog_and_where_that_resets_nothing_by_th
     let late = acts[first..].iter().find(|(node, _)| *node == A).expect("the old service runs on").1;
     match gate.admit(Token(late)) {
         Err(GateError::Stale(stale)) => {
-            assert_eq!((stale.offered, stale.highest), (Token(old), Token(acts[first].1)))
+            assert_eq!((stale.offered, stale.highest), (Token(old), Token(acts[first].1)));
         }
         other => panic!("a late write: {other:?}"),
     }

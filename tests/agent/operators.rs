@@ -1,7 +1,10 @@
 //! What operators, load balancers and monitors ask for.
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::Output;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -46,6 +49,25 @@ fn a_switchover_is_refused_with_figures_or_done_however_slow_the_demote_is() {
     assert!(output.status.code() == Some(1) && said(&output).contains("b does"), "{output:?}");
     let history = said(&stage.tiebreak(A, "history", &[]));
     assert!(history.contains("switchover: new kernel"), "{history}");
+    stage.check();
+}
+
+/// Shows: watchers that have hung up while nothing changed keep no operator from the agent.
+#[test]
+fn watchers_that_are_gone_leave_their_places_to_others() {
+    let stage = Stage::start(Choice::hooks(&["promote", "demote"]));
+    stage.until_pair(A);
+    let socket = stage.config(A).parent().expect("a directory").join("run-a/agent.sock");
+    // As many as are served at once, and as many again.
+    for _ in 0..32 {
+        let mut watcher = UnixStream::connect(&socket).expect("the agent listens");
+        watcher.set_read_timeout(Some(Duration::from_secs(60))).expect("a time-out");
+        watcher.write_all(b"{\"command\":\"watch\"}\n").expect("asked");
+        let mut line = String::new();
+        BufReader::new(watcher).read_line(&mut line).expect("there is a place for this one, too");
+        assert!(line.contains("\"role\""), "{line}");
+    }
+    assert!(stage.tiebreak(A, "watch", &["--once"]).status.success());
     stage.check();
 }
 

@@ -65,12 +65,7 @@ impl Load {
     fn begin(pair: &Pair, name: &'static str, through: Option<SocketAddr>) -> Load {
         let shared = Arc::new(Shared::default());
         shared.primary.store(if through.is_some() { ELSEWHERE } else { NOBODY }, Ordering::Relaxed);
-        let mut load = Load {
-            shared: shared.clone(),
-            threads: Vec::new(),
-            name,
-            faults: Vec::new(),
-        };
+        let mut load = Load { shared: shared.clone(), threads: Vec::new(), name, faults: Vec::new() };
         if through.is_none() {
             load.thread(pair, move |shared| look_for_primary(&shared));
         }

@@ -32,6 +32,7 @@ use super::control::{self, Command};
 use super::history::{History, Notes};
 use super::hooks::{Ended, Facts, Hooks};
 use super::http::{self, Answers};
+use super::locks::Locks;
 use super::metrics::Metrics;
 use super::state::{State, Watched};
 use super::supervisor::{Call, Data, Hook, Input, Leads, Service, Supervisor, Ticket, Votes};
@@ -100,7 +101,7 @@ enum Event {
 }
 
 /// Reads the configuration again.
-pub type Reload = Box<dyn Fn() -> Result<AgentConfig, String>>;
+pub type Reload = Box<dyn Fn() -> Result<(ReplicaConfig, AgentConfig), String>>;
 
 /// Checks what can be checked without starting anything.
 ///
@@ -286,7 +287,7 @@ impl Agent {
         let socket = config.socket();
         let listener = control::bind(&socket, config.group.as_deref())
             .map_err(system(format!("the control socket {}", socket.display())))?;
-        tasks.spawn(control::serve(listener, seen.clone(), commanded));
+        tasks.spawn(control::serve(listener, seen.clone(), commanded, Locks::new(cluster.names())));
         if let Some(address) = config.http {
             let answers = Answers {
                 state: seen,

@@ -87,7 +87,7 @@ impl Agent {
             Request::Resume => self.set_paused(false, &asker),
             Request::Drill { what, for_ms } => self.drill(what, Duration::from_millis(for_ms), &asker),
             // Answered by the socket itself.
-            Request::Status | Request::Watch => {}
+            Request::Status | Request::Watch | Request::Lock(_) | Request::Revoke { .. } => {}
         }
     }
 

@@ -8,6 +8,7 @@ use crate::agent::hooks::environment;
 use crate::agent::supervisor::{Action, Call, Hook, Input, Outcome, Reason, Run, Service, Ticket};
 use crate::client::{NotTaken, Role};
 use crate::edge::clock::Clock;
+use crate::edge::identity::Identity;
 use crate::ids::{NodeId, Position, Token};
 use crate::message::Refusal;
 
@@ -296,7 +297,7 @@ impl Agent {
 
     /// What can change while it runs is taken over; the rest needs a restart, and that is said.
     pub(super) fn reload(&mut self, reload: &Reload) {
-        let new = match reload() {
+        let (replica, new) = match reload() {
             Ok(new) => new,
             Err(error) => return tracing::error!("the old configuration stays in force: {error}"),
         };
@@ -310,6 +311,20 @@ impl Agent {
                 "the old configuration stays in force, since lease and watchdog change at the next start only: {error}"
             );
         }
+        if replica.own.node != self.node || replica.peer.node != self.peer {
+            return tracing::error!(
+                "the old configuration stays in force: nodes keep their names while they run"
+            );
+        }
+        match Identity::load(&replica.own.key) {
+            Ok(identity) => {
+                if let Err(error) = self.cluster.use_key(&identity) {
+                    tracing::error!("the old key stays in use: {error}");
+                }
+            }
+            Err(error) => tracing::error!("the old key stays in use: {error}"),
+        }
+        self.cluster.reconfigure(replica.peer, replica.witness);
         let restart = new.http != old.http
             || new.runtime != old.runtime
             || new.group != old.group

@@ -33,7 +33,7 @@ impl Contained {
     /// Does not return unless it fails.
     ///
     /// # Errors
-    /// If the cgroup cannot be entered, or the program cannot be run.
+    /// If the cgroup cannot be entered, or the parent is gone. A program that cannot be run is told, and has an exit code.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         if let Some(cgroup) = &self.cgroup {
             enter(cgroup)?;
@@ -44,8 +44,11 @@ impl Contained {
             ensure!(getppid().map(Pid::as_raw_pid) == Some(parent), "the parent is gone");
         }
         let (program, arguments) = self.command.split_first().context("a program")?;
-        Err(std::process::Command::new(program).args(arguments).exec())
-            .context(program.to_string_lossy().into_owned())
+        let error = std::process::Command::new(program).args(arguments).exec();
+        // As shells have it.
+        eprintln!("tiebreak: {}: {error}", program.to_string_lossy());
+        let missing = error.kind() == std::io::ErrorKind::NotFound;
+        Ok(ExitCode::from(if missing { 127 } else { 126 }))
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod doctor;
 pub mod helpers;
+pub mod lock;
 pub mod operate;
 
 use std::ffi::OsString;
@@ -72,10 +73,13 @@ fn start(path: PathBuf, check_only: bool, command: Option<Vec<OsString>>) -> any
         return Ok(());
     }
     super::log_to_stderr();
-    let reload =
-        move || load(&path, command.clone()).map(|(_, agent)| agent).map_err(|error| error.to_string());
+    let watched = path.clone();
+    let reload = move || load(&path, command.clone()).map_err(|error| error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(run(replica, agent, Box::new(reload)));
+    let outcome = runtime.block_on(async {
+        tokio::spawn(super::join::complete_in_background(watched));
+        run(replica, agent, Box::new(reload)).await
+    });
     // A disk that hangs must not keep a process whose service is stopped.
     runtime.shutdown_background();
     Ok(outcome?)

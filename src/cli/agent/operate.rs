@@ -46,10 +46,19 @@ pub struct Which {
 }
 
 impl Which {
-    fn ask(&self, request: &Request) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Reply>> + use<>> {
+    fn socket(&self) -> anyhow::Result<PathBuf> {
         // Which service it has does not matter here.
         let (_, agent) = load(&self.config, Some(Vec::new()))?;
-        let socket = agent.socket();
+        Ok(agent.socket())
+    }
+
+    /// Asks, and leaves the reading to the caller.
+    pub(super) fn begin(&self, request: &Request) -> anyhow::Result<UnixStream> {
+        send(&self.socket()?, request, None)
+    }
+
+    fn ask(&self, request: &Request) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Reply>> + use<>> {
+        let socket = self.socket()?;
         // An order to an agent that stands still would be carried out whenever it goes on.
         let mut answer = BufReader::new(send(&socket, &Request::Status, Some(PATIENCE))?).lines();
         match answer.next() {
@@ -71,7 +80,7 @@ impl Which {
     }
 
     /// Prints what the agent says until it has said everything.
-    fn order(&self, request: &Request) -> anyhow::Result<ExitCode> {
+    pub(super) fn order(&self, request: &Request) -> anyhow::Result<ExitCode> {
         for reply in self.ask(request)? {
             match reply? {
                 Reply::Progress { text } => println!("{text}"),
@@ -79,11 +88,11 @@ impl Which {
                     println!("{text}");
                     return Ok(ExitCode::SUCCESS);
                 }
-                Reply::Refused { text } => {
+                Reply::Refused { text } | Reply::Busy { text } => {
                     eprintln!("tiebreak: {text}");
                     return Ok(ExitCode::from(REFUSED));
                 }
-                Reply::State { .. } => {}
+                Reply::State { .. } | Reply::Held { .. } | Reply::Lost { .. } => {}
             }
         }
         bail!("the agent has hung up; look at its log, and at `tiebreak status`")

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use quinn::{EndpointConfig, IdleTimeout, TransportConfig, VarInt};
 use ring::{hkdf, hmac};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use super::connection::{Connection, canonical};
@@ -19,7 +19,8 @@ use crate::edge::tls::{self, Expected};
 use crate::limits::{
     ACCEPT_QUEUE_MAX, ASK_PATIENCE_MAX, DATAGRAM_BUFFER_BYTES_MAX, DIAL_TIMEOUT, GOODBYE_TIMEOUT,
     HANDSHAKE_BUFFER_BYTES_MAX, HANDSHAKE_BUFFERS_BYTES_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_BEFORE_RETRY_MAX,
-    HANDSHAKES_MAX, IDLE_KEEP_ALIVES, KEEP_ALIVE_DEFAULT, MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX,
+    HANDSHAKES_MAX, IDLE_KEEP_ALIVES, JOINS_MAX, KEEP_ALIVE_DEFAULT, MESSAGE_BYTES_MAX,
+    STREAMS_PER_CONNECTION_MAX,
 };
 
 /// How often an idle connection says that it is there, and how long silence is taken for nothing. Neither is a
@@ -70,13 +71,28 @@ pub enum BindError {
 #[derive(Clone)]
 pub struct Endpoint(Arc<Inner>);
 
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Endpoint({:?})", self.local_addresses())
+    }
+}
+
 struct Inner {
     sockets: Vec<quinn::Endpoint>,
-    identity: Identity,
+    /// It may change.
+    identity: std::sync::Mutex<Identity>,
     pins: Pins,
     timing: Timing,
     accepted: Mutex<mpsc::Receiver<Connection>>,
+    /// Connections for joining.
+    strangers: Mutex<mpsc::Receiver<Stranger>>,
+    /// The protocol that it dials with, and those that it answers to, if it listens.
+    dials: &'static [u8],
+    answers: Option<&'static [&'static [u8]]>,
 }
+
+/// A connection of a key that asks to be pinned, and its place among the few that may be there at once.
+pub type Stranger = (Connection, OwnedSemaphorePermit);
 
 impl Drop for Inner {
     fn drop(&mut self) {
@@ -103,6 +119,29 @@ impl Endpoint {
         Endpoint::bind_under(identity, listen, pins, timing, Load::default())
     }
 
+    /// The same, and takes connections for joining as well: [`Endpoint::accept_stranger`].
+    ///
+    /// # Errors
+    /// If an address cannot be listened on.
+    pub fn bind_open(
+        identity: &Identity,
+        listen: &[SocketAddr],
+        pins: Pins,
+        timing: Timing,
+    ) -> Result<Endpoint, BindError> {
+        let speaks = Speaks { server: &[tls::ALPN, tls::JOIN_ALPN], client: tls::ALPN };
+        Endpoint::bind_as(identity, listen, pins, timing, Load::default(), speaks)
+    }
+
+    /// One that only dials, in order to join.
+    ///
+    /// # Errors
+    /// If there is no socket.
+    pub fn joining(identity: &Identity) -> Result<Endpoint, BindError> {
+        let speaks = Speaks { server: &[], client: tls::JOIN_ALPN };
+        Endpoint::bind_as(identity, &[], Pins::default(), Timing::default(), Load::default(), speaks)
+    }
+
     pub(super) fn bind_under(
         identity: &Identity,
         listen: &[SocketAddr],
@@ -110,7 +149,21 @@ impl Endpoint {
         timing: Timing,
         load: Load,
     ) -> Result<Endpoint, BindError> {
-        let server = server_config(identity, timing)?;
+        let speaks = Speaks { server: &[tls::ALPN], client: tls::ALPN };
+        Endpoint::bind_as(identity, listen, pins, timing, load, speaks)
+    }
+
+    fn bind_as(
+        identity: &Identity,
+        listen: &[SocketAddr],
+        pins: Pins,
+        timing: Timing,
+        load: Load,
+        speaks: Speaks,
+    ) -> Result<Endpoint, BindError> {
+        let server = server_config(identity, timing, speaks.server)?;
+        let (joins, strangers) = mpsc::channel(JOINS_MAX);
+        let places = Arc::new(Semaphore::new(JOINS_MAX));
         let (give, accepted) = mpsc::channel(ACCEPT_QUEUE_MAX);
         let handshakes = Arc::new(Semaphore::new(load.handshakes_max));
         let any = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))];
@@ -128,17 +181,40 @@ impl Endpoint {
         if !listen.is_empty() {
             for socket in &sockets {
                 let (pins, handshakes, give) = (pins.clone(), handshakes.clone(), give.clone());
-                let door = Door { pins, handshakes, load, give };
+                let (joins, places) = (joins.clone(), places.clone());
+                let door = Door { pins, handshakes, load, give, joins, places };
                 tokio::spawn(door.watch(socket.clone()));
             }
         }
-        let (identity, accepted) = (identity.clone(), Mutex::new(accepted));
-        Ok(Endpoint(Arc::new(Inner { sockets, identity, pins, timing, accepted })))
+        let (identity, accepted) = (std::sync::Mutex::new(identity.clone()), Mutex::new(accepted));
+        let (strangers, dials) = (Mutex::new(strangers), speaks.client);
+        let answers = (!listen.is_empty()).then_some(speaks.server);
+        Ok(Endpoint(Arc::new(Inner { sockets, identity, pins, timing, accepted, strangers, dials, answers })))
     }
 
     /// The next connection of a node whose key is pinned; `None` once the endpoint is shut down or only dials.
     pub async fn accept(&self) -> Option<Connection> {
         self.0.accepted.lock().await.recv().await
+    }
+
+    /// Shows another key on every connection that is made from now on; those that exist stay.
+    ///
+    /// # Errors
+    /// If the key does not make a TLS configuration; the earlier one stays.
+    pub fn set_identity(&self, identity: &Identity) -> Result<(), BindError> {
+        if let Some(speaks) = self.0.answers {
+            let config = server_config(identity, self.0.timing, speaks)?;
+            for socket in &self.0.sockets {
+                socket.set_server_config(Some(config.clone()));
+            }
+        }
+        *self.0.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity.clone();
+        Ok(())
+    }
+
+    /// The next connection of a key that asks to be pinned. It has proved to have the key, and nothing else.
+    pub async fn accept_stranger(&self) -> Option<Stranger> {
+        self.0.strangers.lock().await.recv().await
     }
 
     /// The addresses that are listened on, with the ports that the system chose for port 0.
@@ -183,7 +259,8 @@ impl Endpoint {
     }
 
     pub(super) fn client_config(&self, expected: Arc<Expected>) -> Result<quinn::ClientConfig, String> {
-        let tls = tls::client(&self.0.identity, expected).map_err(|error| error.to_string())?;
+        let identity = self.0.identity.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tls = tls::client(&identity, expected, self.0.dials).map_err(|error| error.to_string())?;
         let tls = tls::quic_client(tls).map_err(|error| error.to_string())?;
         let mut config = quinn::ClientConfig::new(tls);
         let mut transport = transport_config(self.0.timing);
@@ -192,6 +269,12 @@ impl Endpoint {
         config.token_store(Arc::new(quinn::NoneTokenStore));
         Ok(config)
     }
+}
+
+/// Names of the protocols that an endpoint answers to, and of the one that it dials with.
+struct Speaks {
+    server: &'static [&'static [u8]],
+    client: &'static [u8],
 }
 
 /// How many handshakes may be under way.
@@ -214,6 +297,8 @@ struct Door {
     handshakes: Arc<Semaphore>,
     load: Load,
     give: mpsc::Sender<Connection>,
+    joins: mpsc::Sender<Stranger>,
+    places: Arc<Semaphore>,
 }
 
 impl Door {
@@ -251,6 +336,15 @@ impl Door {
         let Some(key) = tls::proven(&connection) else {
             return connection.close(CloseCode::NOT_PINNED.wire(), b"no key was shown");
         };
+        if tls::joins(&connection) {
+            let Ok(place) = self.places.clone().try_acquire_owned() else {
+                return connection.close(CloseCode::CROWDED.wire(), b"too many are joining, try again");
+            };
+            // Not among the connections of the pins: the answer to whoever leaves goes over it.
+            let connection = Connection::new(connection, key, self.pins.clone(), 0);
+            let _ = self.joins.send((connection, place)).await;
+            return;
+        }
         let Some(number) = self.pins.admit(key, &connection) else {
             tracing::warn!(%from, %key, "refused: this key is not pinned here as a node of any cluster");
             return connection.close(CloseCode::NOT_PINNED.wire(), not_pinned(&key).as_bytes());
@@ -272,8 +366,12 @@ fn endpoint_config(identity: &Identity) -> EndpointConfig {
     config
 }
 
-fn server_config(identity: &Identity, timing: Timing) -> Result<quinn::ServerConfig, BindError> {
-    let tls = tls::server(identity).map_err(|error| BindError::Tls(error.to_string()))?;
+fn server_config(
+    identity: &Identity,
+    timing: Timing,
+    speaks: &[&[u8]],
+) -> Result<quinn::ServerConfig, BindError> {
+    let tls = tls::server(identity, speaks).map_err(|error| BindError::Tls(error.to_string()))?;
     let tls = tls::quic_server(tls).map_err(|error| BindError::Tls(error.to_string()))?;
     let token_key = hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, &identity.secret::<32>("address tokens"));
     let mut config = quinn::ServerConfig::new(tls, Arc::new(token_key));

@@ -17,6 +17,6 @@ mod tests;
 
 pub use address::{HostPort, HostPortError};
 pub use connection::{Connection, Request, Responder};
-pub use endpoint::{BindError, Endpoint, Timing};
+pub use endpoint::{BindError, Endpoint, Stranger, Timing};
 pub use error::{Attempt, CloseCode, DialError, Fault, LinkError};
 pub use pins::Pins;

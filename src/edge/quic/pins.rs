@@ -12,6 +12,12 @@ use crate::limits::CONNECTIONS_PER_KEY_MAX;
 #[derive(Clone, Default)]
 pub struct Pins(Arc<Mutex<State>>);
 
+impl std::fmt::Debug for Pins {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(&self.lock().pinned).finish()
+    }
+}
+
 #[derive(Default)]
 struct State {
     pinned: BTreeSet<Fingerprint>,

@@ -197,7 +197,7 @@ async fn raw_dial(
     server: Fingerprint,
     change: impl FnOnce(&mut rustls::ClientConfig),
 ) -> Result<quinn::Connection, quinn::ConnectionError> {
-    let mut tls = tls::client(identity, Expected::any_of(&[server])).unwrap();
+    let mut tls = tls::client(identity, Expected::any_of(&[server]), tls::ALPN).unwrap();
     change(&mut tls);
     let config = quinn::ClientConfig::new(tls::quic_client(tls).unwrap());
     let endpoint = quinn::Endpoint::client(LOCAL).unwrap();
@@ -279,7 +279,7 @@ fn a_hello_of_tls_1_2_is_refused() {
     let mut hello = vec![22, 3, 1, 0, length + 4, 1, 0, 0, length];
     hello.extend(&body);
 
-    let config = tls::server(&node()).unwrap();
+    let config = tls::server(&node(), &[tls::ALPN]).unwrap();
     let mut server = rustls::ServerConnection::new(Arc::new(config)).unwrap();
     server.read_tls(&mut hello.as_slice()).unwrap();
     let error = server.process_new_packets().unwrap_err();
@@ -289,10 +289,10 @@ fn a_hello_of_tls_1_2_is_refused() {
 #[test]
 fn there_is_no_early_data_and_no_resumption() {
     let identity = node();
-    let server = tls::server(&identity).unwrap();
+    let server = tls::server(&identity, &[tls::ALPN]).unwrap();
     assert_eq!((server.max_early_data_size, server.send_tls13_tickets), (0, 0));
     assert!(!server.session_storage.can_cache() && !server.ticketer.enabled());
-    let client = tls::client(&identity, Expected::any_of(&[])).unwrap();
+    let client = tls::client(&identity, Expected::any_of(&[]), tls::ALPN).unwrap();
     assert!(!client.enable_early_data && !client.enable_sni);
 }
 
