@@ -108,8 +108,10 @@ fn a_switchover_under_load() {
     let mut load = Load::start(&pair, "switchover");
     for (from, to) in [(A, B), (B, A)] {
         load.fault("switchover");
-        let output = pair.switchover(from);
-        assert!(output.status.success(), "{output:?}");
+        // On a busy machine the standby may lag for a moment, and then it is refused, as it has to be.
+        pair.until("a switchover is taken", || {
+            Pair::code(to, "/primary") == Some(200) || pair.switchover(from).status.success()
+        });
         pair.until_pair(to);
         load.goes_on(&pair);
     }

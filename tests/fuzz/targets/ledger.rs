@@ -174,7 +174,7 @@ fn incarnation(file: &[u8]) -> Option<[u8; 16]> {
     let header =
         |at: usize| file.get(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES).filter(|block| is_sealed(block));
     let fits =
-        |block: &&[u8]| block[..8] == *b"tiebreak" && block[8..10] == [1, 0] && (1..=3).contains(&block[10]);
+        |block: &&[u8]| block[..8] == *b"tiebreak" && block[8..10] == [1, 0] && (1..=4).contains(&block[10]);
     let block = [header(0), header(1)].into_iter().flatten().find(fits)?;
     block[16..32].try_into().ok()
 }
