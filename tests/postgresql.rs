@@ -3,7 +3,8 @@
 //!
 //! In every story two things are counted: acknowledged transactions that the last primary does not hold, and writes that a
 //! server acknowledged after another one had begun to (by the timelines that they were made on). Both have to be none.
-//! The times of interruption are printed, and not judged: `cargo test --test postgresql -- --nocapture`.
+//! The times of interruption are printed, and not judged:
+//! `TIEBREAK_STORIES=1 cargo test --test postgresql -- --nocapture`.
 //!
 //! Needs root, `ip netns` and PostgreSQL 15 (Debian: postgresql-15); skipped where they are not.
 
