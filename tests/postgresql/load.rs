@@ -150,8 +150,8 @@ impl Load {
             let pause = self.pause_between(*at, to).as_secs_f64();
             table += &format!("| {} | {what} | {pause:.2} s |\n", self.name);
         }
-        print!(
-            "{table}| {} | acknowledged {}, lost {lost}, unknown {unknown}, probes of both servers {}, two at a time {} |\n",
+        println!(
+            "{table}| {} | acknowledged {}, lost {lost}, unknown {unknown}, probes of both servers {}, two at a time {} |",
             self.name,
             acknowledged.len(),
             samples.len(),

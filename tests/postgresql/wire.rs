@@ -82,7 +82,7 @@ impl Client {
                     }
                 }
                 b'N' if fields(&body).contains("might not have been replicated") => {
-                    doubt = Some(fields(&body))
+                    doubt = Some(fields(&body));
                 }
                 b'R' if body.get(..4) != Some(&[0; 4]) => {
                     return Err(Failed::Refused("a password is asked for".into()));
