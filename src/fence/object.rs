@@ -1,7 +1,10 @@
 //! Object stores as the resource: the token travels in conditional writes, so that a replaced writer's put fails although
 //! the store knows nothing of tokens.
 //!
-//! # What is guaranteed, and what is not
+//! **Experimental.** Where a store's ETag is a hash of the contents, as S3's is, a write of equal bytes leaves it as it was
+//! ([`FencedStore::take_over`] is one): a writer that was paused before that gets through afterwards.
+//!
+//! # What is guaranteed where each version has an ETag of its own, and what is not
 //! Each object bears the token of whoever wrote it, in its metadata, and is only ever replaced on condition that it is still
 //! the version that was looked at (`If-Match`), or made on condition that there is none (`If-None-Match`). So:
 //!
