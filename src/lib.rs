@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | a service of your own | yes | [`fence::Gate`], [`fence::Gates`], [`fence::token_of`] |
 //! | PostgreSQL that others write into | yes | `deploy/postgresql/fence.sql` |
-//! | object stores with conditional writes | not where the ETag is a hash of the contents, as S3's is | experimental: `fence::FencedStore` (feature `object-store`) |
+//! | object stores with conditional writes | yes, each object by itself | `fence::FencedStore` (feature `object-store`) |
 //! | plain files, block devices, stores without conditions, legacy services | no | one writer per partition, STONITH, a watchdog: `deploy/fencing/README.md` |
 //!
 //! # A whole cluster in one program

@@ -10,6 +10,9 @@
 --
 -- A transaction with a token below the highest that the resource has seen fails (SQLSTATE TB001), as does one without
 -- a token (TB002) or with a broken one (TB003). Whoever reads needs none.
+-- But what a leader reads before its first write may be from before its predecessor's last commit, and so may what its first
+-- statement itself reads (INSERT … SELECT, UPDATE … WHERE). So raise the token first, with a statement of its own that changes
+-- nothing (DELETE FROM orders WHERE false), commit, and read then.
 --
 -- Why nothing slips through: a writer locks the row of its resource in share mode until it commits, and raising the
 -- token takes that row for itself. So a higher token is admitted only when every transaction with a lower one has ended,

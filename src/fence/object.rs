@@ -1,12 +1,11 @@
 //! Object stores as the resource: the token travels in conditional writes, so that a replaced writer's put fails although
 //! the store knows nothing of tokens.
 //!
-//! **Experimental.** Where a store's ETag is a hash of the contents, as S3's is, a write of equal bytes leaves it as it was
-//! ([`FencedStore::take_over`] is one): a writer that was paused before that gets through afterwards.
-//!
-//! # What is guaranteed where each version has an ETag of its own, and what is not
-//! Each object bears the token of whoever wrote it, in its metadata, and is only ever replaced on condition that it is still
-//! the version that was looked at (`If-Match`), or made on condition that there is none (`If-None-Match`). So:
+//! # What is guaranteed, and what is not
+//! Each object begins with a line that bears the token of whoever wrote it and a random number, and is only ever replaced on condition that it is still
+//! the version that was looked at (`If-Match`), or made on condition that there is none (`If-None-Match`).
+//! The line is part of what the store hashes, so each version has an ETag of its own, also where an ETag is a hash of the
+//! contents (S3's is) and the same bytes are written again. Read with [`FencedStore::get`], which takes the line off. So:
 //!
 //! 1. Of one object, the tokens of successive versions never go down.
 //! 2. A put with a token below that of the present version fails, however long its writer was paused between the look and
@@ -22,15 +21,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use object_store::path::Path;
-use object_store::{
-    Attribute, Attributes, Error, GetOptions, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion,
-};
+use object_store::{Error, GetOptions, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion};
 
 use super::StaleToken;
+use crate::edge::clock::random_u128;
 use crate::ids::Token;
 
-/// The metadata that bears the token, in decimal.
-const TOKEN: &str = "tiebreak-token";
+/// The first word of an object; behind it the token in decimal, a random number, the end of the line, and the contents.
+const MARK: &str = "tiebreak-fenced-1";
+/// Bytes of the longest first line.
+const LINE_BYTES_MAX: usize = 80;
 /// How often another writer may be faster before a put gives up.
 const ATTEMPTS_MAX: u32 = 32;
 
@@ -48,8 +48,8 @@ pub enum ObjectError {
     },
     /// Something else writes to it that bears no token, or a broken one.
     #[error(
-        "{path} was written by somebody who takes no part in the fencing (its metadata {TOKEN} is {found}): have \
-         everybody write with a token, or move it away"
+        "{path} was written by somebody who takes no part in the fencing (it begins with {found}): have everybody write \
+         with a token, or move it away"
     )]
     Foreign {
         /// Which object.
@@ -133,11 +133,11 @@ impl FencedStore {
     /// Writes the object if no higher token was there before.
     ///
     /// # Errors
-    /// [`ObjectError::Stale`]: nothing was written. Any other error of the store leaves open whether it was, as always
+    /// [`ObjectError::Stale`]: nothing of this writer is there any more, or ever was. Any other error of the store leaves open whether it was, as always
     /// with a network; a write that arrived late is subject to the same condition.
     pub async fn put(&self, path: &Path, contents: PutPayload) -> Result<(), ObjectError> {
         for _ in 0..ATTEMPTS_MAX {
-            let mode = match self.look(path, false).await? {
+            let mode = match self.look(path).await? {
                 None => PutMode::Create,
                 Some(seen) => PutMode::Update(seen.version),
             };
@@ -154,7 +154,7 @@ impl FencedStore {
     /// [`ObjectError::Missing`], [`ObjectError::Stale`] if a newer leader has written it (then this one is replaced and
     /// has to stop), and what the store says.
     pub async fn get(&self, path: &Path) -> Result<Vec<u8>, ObjectError> {
-        let seen = self.look(path, true).await?;
+        let seen = self.look(path).await?;
         seen.map(|seen| seen.contents).ok_or_else(|| ObjectError::Missing { path: path.clone() })
     }
 
@@ -164,8 +164,7 @@ impl FencedStore {
     /// As [`get`](FencedStore::get) and [`put`](FencedStore::put).
     pub async fn take_over(&self, path: &Path) -> Result<Vec<u8>, ObjectError> {
         for _ in 0..ATTEMPTS_MAX {
-            let seen =
-                self.look(path, true).await?.ok_or_else(|| ObjectError::Missing { path: path.clone() })?;
+            let seen = self.look(path).await?.ok_or_else(|| ObjectError::Missing { path: path.clone() })?;
             let contents = seen.contents.clone();
             if seen.token == self.token
                 || self.write(path, seen.contents.into(), PutMode::Update(seen.version)).await?
@@ -177,38 +176,35 @@ impl FencedStore {
     }
 
     /// The present version; `None` if there is none. One with a higher token is an error.
-    async fn look(&self, path: &Path, whole: bool) -> Result<Option<Seen>, ObjectError> {
-        let options = GetOptions { head: !whole, ..GetOptions::default() };
+    async fn look(&self, path: &Path) -> Result<Option<Seen>, ObjectError> {
         let failed = |source| ObjectError::Store { path: path.clone(), source };
-        let found = match self.store.get_opts(path, options).await {
+        let found = match self.store.get_opts(path, GetOptions::default()).await {
             Ok(found) => found,
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let given =
-            found.attributes.get(&Attribute::Metadata(TOKEN.into())).map(|value| value.as_ref().to_owned());
-        let token = super::token_of(given.as_deref()).map_err(|_| ObjectError::Foreign {
-            path: path.clone(),
-            found: given.map_or("not there".into(), |text| format!("{text:?}")),
+        let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+        let body = found.bytes().await.map_err(failed)?;
+        let (token, contents) = split(&body).ok_or_else(|| {
+            let start = String::from_utf8_lossy(&body[..body.len().min(40)]).into_owned();
+            ObjectError::Foreign { path: path.clone(), found: format!("{start:?}") }
         })?;
         if token > self.token {
             let stale = StaleToken { offered: self.token, highest: token };
             return Err(ObjectError::Stale { path: path.clone(), stale });
         }
-        let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
         if version.e_tag.is_none() {
             return Err(ObjectError::NoVersion { path: path.clone() });
         }
-        let contents = if whole { found.bytes().await.map_err(failed)?.to_vec() } else { Vec::new() };
-        Ok(Some(Seen { token, version, contents }))
+        Ok(Some(Seen { token, version, contents: contents.to_vec() }))
     }
 
     /// Whether the condition held.
     async fn write(&self, path: &Path, contents: PutPayload, mode: PutMode) -> Result<bool, ObjectError> {
-        let mut attributes = Attributes::new();
-        attributes.insert(Attribute::Metadata(TOKEN.into()), self.token.to_string().into());
-        let options = PutOptions { mode, attributes, ..PutOptions::default() };
-        match self.store.put_opts(path, contents, options).await {
+        let line = format!("{MARK} {} {:032x}\n", self.token, random_u128());
+        let parts = std::iter::once(line.into_bytes().into()).chain(contents);
+        let options = PutOptions { mode, ..PutOptions::default() };
+        match self.store.put_opts(path, parts.collect(), options).await {
             Ok(_) => Ok(true),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotFound { .. }) => {
                 Ok(false)
@@ -216,4 +212,13 @@ impl FencedStore {
             Err(source) => Err(ObjectError::Store { path: path.clone(), source }),
         }
     }
+}
+
+/// The token in the first line, and what stands behind it.
+fn split(body: &[u8]) -> Option<(Token, &[u8])> {
+    let end = body.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n')?;
+    let mut words = std::str::from_utf8(&body[..end]).ok()?.split(' ');
+    let (mark, token, nonce) = (words.next()?, words.next()?, words.next()?);
+    let whole = mark == MARK && nonce.len() == 32 && words.next().is_none();
+    whole.then(|| super::token_of(Some(token)).ok()).flatten().map(|token| (token, &body[end + 1..]))
 }
