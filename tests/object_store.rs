@@ -118,6 +118,22 @@ fn writer(store: &Arc<impl ObjectStore>, token: u64) -> FencedStore {
     FencedStore::new(store.clone(), Token(token))
 }
 
+/// A put whose writer is paused between its look and its put while something else happens.
+async fn put_around(
+    store: &Arc<Strange>,
+    token: u64,
+    place: &Path,
+    meanwhile: impl Future<Output = ()>,
+) -> std::result::Result<(), ObjectError> {
+    store.waits.store(true, Ordering::SeqCst);
+    let (paused, there) = (writer(store, token), place.clone());
+    let late = tokio::spawn(async move { paused.put(&there, "late".into()).await });
+    store.arrived.notified().await;
+    meanwhile.await;
+    store.go.notify_one();
+    late.await.expect("no panic")
+}
+
 async fn a_stale_writer_is_refused(store: Arc<dyn ObjectStore>, place: &Path) {
     let at = |token| FencedStore::new(store.clone(), Token(token));
     at(5).put(place, "from 5".into()).await.expect("the first");
@@ -150,13 +166,8 @@ async fn a_writer_that_is_paused_between_look_and_put_writes_nothing_afterwards(
         if exists {
             writer(&store, 4).put(&place, "before".into()).await.expect("the first");
         }
-        store.waits.store(true, Ordering::SeqCst);
-        let (paused, there) = (writer(&store, 5), place.clone());
-        let late = tokio::spawn(async move { paused.put(&there, "late".into()).await });
-        store.arrived.notified().await;
-        writer(&store, 6).put(&place, "from 6".into()).await.expect("the next leader");
-        store.go.notify_one();
-        let late = late.await.expect("no panic");
+        let next = async { writer(&store, 6).put(&place, "from 6".into()).await.expect("the next leader") };
+        let late = put_around(&store, 5, &place, next).await;
         assert!(matches!(late, Err(ObjectError::Stale { .. })), "exists: {exists}: {late:?}");
         assert_eq!(writer(&store, 6).get(&place).await.expect("it is there"), b"from 6");
     }
@@ -170,17 +181,14 @@ async fn a_paused_writer_does_not_get_through_after_a_write_of_equal_bytes() {
         let store = Arc::new(Strange { hashes: true, ..Strange::default() });
         let place = Path::from("orders/1");
         writer(&store, 3).put(&place, "the same".into()).await.expect("the first");
-        store.waits.store(true, Ordering::SeqCst);
-        let (paused, there) = (writer(&store, 3), place.clone());
-        let late = tokio::spawn(async move { paused.put(&there, "late".into()).await });
-        store.arrived.notified().await;
-        if takes_over {
-            writer(&store, 4).take_over(&place).await.expect("it is there");
-        } else {
-            writer(&store, 4).put(&place, "the same".into()).await.expect("the next leader");
-        }
-        store.go.notify_one();
-        let late = late.await.expect("no panic");
+        let next = async {
+            if takes_over {
+                writer(&store, 4).take_over(&place).await.expect("it is there");
+            } else {
+                writer(&store, 4).put(&place, "the same".into()).await.expect("the next leader");
+            }
+        };
+        let late = put_around(&store, 3, &place, next).await;
         assert!(matches!(late, Err(ObjectError::Stale { .. })), "takes over: {takes_over}: {late:?}");
         assert_eq!(writer(&store, 4).get(&place).await.expect("it is there"), b"the same");
     }

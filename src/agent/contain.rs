@@ -148,8 +148,11 @@ impl Containment {
 
 /// Whether a process of this group runs; what cannot be seen counts as running.
 pub fn is_alive(group: Pid) -> bool {
-    alive_groups(Path::new(PROC)).is_ok_and(|alive| alive.contains(&group.as_raw_pid()))
-        || fs::read_dir(PROC).is_err()
+    is_alive_by(Path::new(PROC), group)
+}
+
+fn is_alive_by(proc: &Path, group: Pid) -> bool {
+    !alive_groups(proc).is_ok_and(|alive| !alive.contains(&group.as_raw_pid()))
 }
 
 /// One process, named so that its number cannot be mistaken for that of a later one: by when it began, too.
@@ -268,6 +271,9 @@ mod tests {
         let proc = tempfile::tempdir().expect("a directory");
         std::fs::create_dir_all(proc.path().join("7/stat")).expect("not a file");
         assert!(!containment.is_empty_by(proc.path()));
+        let group = Pid::from_raw(i32::MAX).expect("not zero");
+        assert!(is_alive_by(nowhere, group) && is_alive_by(proc.path(), group));
+        assert!(!is_alive(group), "there is no such group");
     }
 
     #[test]

@@ -150,10 +150,8 @@ impl Actor {
         let mut leaving: Option<(oneshot::Sender<()>, Moment)> = None;
         loop {
             let now = Clock.now();
-            let heard = self.releasing.is_none();
-            if (heard || leaving.as_ref().is_some_and(|(_, until)| now >= *until))
-                && let Some((done, _)) = leaving
-            {
+            let may_leave = |(_, until): &mut (_, Moment)| self.releasing.is_none() || now >= *until;
+            if let Some((done, _)) = leaving.take_if(may_leave) {
                 return self.leave(done);
             }
             let until = leaving.as_ref().map_or(Moment::FOREVER, |(_, until)| *until);
@@ -352,15 +350,8 @@ impl Actor {
         let record = step.record.map(Record::Replica);
         let sealed = ledger.seal(self.slot, record.as_ref(), step.outputs)?;
         let proof = if ledger.waits() {
-            let began = Clock.now();
-            let (back, proof) = tokio::task::spawn_blocking(move || {
-                let proof = ledger.sync();
-                (ledger, proof)
-            })
-            .await
-            .expect("a sync does not panic");
+            let (back, proof, took) = ledger.sync_aside().await;
             ledger = back;
-            let took = Clock.now().since(began);
             self.measured.change(|measures| {
                 measures.syncs += 1;
                 measures.sync_total += took;

@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use object_store::path::Path;
-use object_store::{Error, GetOptions, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion};
+use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, UpdateVersion};
 
 use super::StaleToken;
 use crate::edge::clock::random_u128;
@@ -178,7 +178,7 @@ impl FencedStore {
     /// The present version; `None` if there is none. One with a higher token is an error.
     async fn look(&self, path: &Path) -> Result<Option<Seen>, ObjectError> {
         let failed = |source| ObjectError::Store { path: path.clone(), source };
-        let found = match self.store.get_opts(path, GetOptions::default()).await {
+        let found = match self.store.get(path).await {
             Ok(found) => found,
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(failed(error)),

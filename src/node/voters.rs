@@ -127,16 +127,8 @@ impl Voters {
                 next = waiting.try_recv().ok();
             }
             let proof = if self.ledger.waits() {
-                let mut ledger = self.ledger;
-                let began = Clock.now();
-                let (back, proof) = tokio::task::spawn_blocking(move || {
-                    let proof = ledger.sync();
-                    (ledger, proof)
-                })
-                .await
-                .expect("a sync does not panic");
-                self.ledger = back;
-                let took = Clock.now().since(began);
+                let (ledger, proof, took) = self.ledger.sync_aside().await;
+                self.ledger = ledger;
                 let mut figures = lock(&self.figures);
                 figures.syncs += 1;
                 figures.sync_total += took;

@@ -228,7 +228,7 @@ fn a_node_without_usable_data_is_not_elected_before_it_has_copied_a_leader() {
     stage.run(A);
     stage.until_pair(A);
     assert_eq!(stage.hook_runs(B, "promote").len(), 0);
-    assert_eq!(stage.state(B)["data"], "usable", "it has copied the leader");
+    stage.until("it has copied the leader", |stage| stage.state(B)["data"] == "usable");
     stage.on("demote", B, "code=0");
     let group = stage.service_group(A).expect("it runs");
     stage.kill(A);

@@ -4,8 +4,8 @@ use crate::client::Right;
 use crate::ids::NodeId;
 use crate::time::Moment;
 
-use super::hook::{Hook, Mode, Reason, Run};
-use super::{Action, Call, Data, Service, StepDown, Supervisor, Task, nanos};
+use super::hook::{Data, Hook, Mode, Reason, Run};
+use super::{Action, Call, Service, StepDown, Supervisor, Task, nanos};
 
 /// What the votes want of the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

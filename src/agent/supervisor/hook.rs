@@ -121,6 +121,24 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// Whether the service has data here that it could act on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// Nothing was demoted yet.
+    Unknown,
+    /// As far as its votes say.
+    Usable,
+    /// `demote` has found none.
+    Missing,
+}
+
+impl Data {
+    /// `demote` has found nothing amiss: what was found missing is missing until a leader's term was joined.
+    pub(super) fn or_usable(self) -> Data {
+        if self == Data::Missing { self } else { Data::Usable }
+    }
+}
+
 /// Why a hook runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reason {

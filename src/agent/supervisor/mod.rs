@@ -22,7 +22,7 @@ use crate::ids::{NodeId, Token};
 use crate::time::Moment;
 
 use super::times::Times;
-pub use hook::{Hook, Mode, Outcome, Reason, Run};
+pub use hook::{Data, Hook, Mode, Outcome, Reason, Run};
 
 /// Events that wait for `on_event`; with one more the oldest is dropped.
 const EVENTS_WAITING_MAX: usize = 16;
@@ -158,13 +158,6 @@ impl Plan {
     }
 }
 
-impl Data {
-    /// `demote` has found nothing amiss: what was found missing is missing until a leader's term was joined.
-    fn or_usable(self) -> Data {
-        if self == Data::Missing { self } else { Data::Usable }
-    }
-}
-
 #[derive(Clone, Debug)]
 struct Task {
     hook: Hook,
@@ -173,17 +166,6 @@ struct Task {
     killed: bool,
     /// When; it may take long to die.
     killed_at: Moment,
-}
-
-/// Whether the service has data here that it could act on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Data {
-    /// Nothing was demoted yet.
-    Unknown,
-    /// As far as its votes say.
-    Usable,
-    /// `demote` has found none.
-    Missing,
 }
 
 /// What the last check said.

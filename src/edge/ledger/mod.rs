@@ -43,11 +43,13 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use self::block::COPIES;
 use self::file::{
     COUNT_SLOT, Reader, SLOT_BYTES, block_offset, decode_count, image, repair, slot_offset, warn,
 };
+use crate::edge::clock::Clock;
 use crate::edge::disk::{DirectoryLock, Disk, DiskFile};
 use crate::ids::Incarnation;
 use crate::limits::CLUSTERS_MAX;
@@ -342,6 +344,17 @@ impl Ledger {
             self.durable_puts = self.puts;
         }
         self.proof()
+    }
+
+    /// [`sync`](Ledger::sync) on a thread for what blocks, so that whoever shares this one goes on; and how long it took.
+    pub async fn sync_aside(mut self) -> (Ledger, Result<Synced, LedgerError>, Duration) {
+        let began = Clock.now();
+        let synced = tokio::task::spawn_blocking(move || {
+            let proof = self.sync();
+            (self, proof)
+        });
+        let (ledger, proof) = synced.await.expect("a sync does not panic");
+        (ledger, proof, Clock.now().since(began))
     }
 
     /// The proof of what is durable now, without any I/O.
