@@ -277,6 +277,11 @@ impl Moto {
         ]
     }
 
+    /// The same, as commands take it.
+    fn environment(&self) -> [(String, &str); 5] {
+        self.settings().map(|(name, value)| (name.to_ascii_uppercase(), value))
+    }
+
     /// Makes a bucket: a plain request does.
     fn bucket(&self, name: &str) {
         use std::io::{Read, Write};
@@ -303,7 +308,7 @@ async fn a_server_that_speaks_as_s3_does_refuses_the_stale_writer_and_the_comman
     let run = |url: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
         command.args(["guard", "probe", url]);
-        command.envs(moto.settings().map(|(name, value)| (name.to_ascii_uppercase(), value)));
+        command.envs(moto.environment());
         let output = command.output().expect("the binary runs");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
@@ -312,4 +317,23 @@ async fn a_server_that_speaks_as_s3_does_refuses_the_stale_writer_and_the_comman
     assert!(said.starts_with("yes: s3://orders"), "{said}");
     let (code, _) = run("s3://no-such-bucket/x");
     assert_eq!(code, Some(3), "a store that cannot be used is neither yes nor no");
+}
+
+#[test]
+fn an_object_that_is_written_on_condition_refuses_the_late_write_and_one_that_is_simply_put_takes_it() {
+    let Some(moto) = Moto::start() else { return };
+    moto.bucket("balances");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
+    command.args(["demo", "fencing", "--json", "--s3", "s3://balances/some/prefix"]);
+    let output = command.envs(moto.environment()).output().expect("the binary runs");
+    let (told, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{told}\n{errors}", output.status);
+    let lines = told.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let objects: Vec<(String, i64)> = lines
+        .filter(|line| line["place"] == "an object")
+        .map(|line| {
+            (line["refuses"].as_str().unwrap_or("").to_owned(), line["balance"].as_i64().unwrap_or(0))
+        })
+        .collect();
+    assert_eq!(objects, [("nothing".to_owned(), 70), ("fence::FencedStore".to_owned(), 150)]);
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use object_store::ObjectStore;
+use object_store::path::Path;
 use url::Url;
 
 use crate::edge::clock::random_u128;
@@ -40,13 +42,10 @@ impl Guard {
     /// If the address is of no store that is known here.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let Guard::Probe(Probe { url }) = self;
-        // The names of settings are known in lower case; what is none of them is passed over.
-        let settings = std::env::vars().map(|(name, value)| (name.to_ascii_lowercase(), value));
-        let (store, prefix) = object_store::parse_url_opts(&url, settings)
-            .with_context(|| format!("{url}: not an address of a store, or its settings are not good"))?;
+        let (store, prefix) = open(&url)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let name = format!("tiebreak-probe-{:016x}", random_u128() >> 64);
-        match runtime.block_on(probe(Arc::from(store), &prefix, &name)) {
+        match runtime.block_on(probe(store, &prefix, &name)) {
             Ok(probed) if probed.is_good() => {
                 println!(
                     "yes: {url} honours conditional writes ({} writers in races, one winner each time)",
@@ -67,4 +66,16 @@ impl Guard {
             }
         }
     }
+}
+
+/// A store with the credentials and the endpoint of the environment, and what stands behind its name in the address.
+///
+/// # Errors
+/// If the address is of no store that is known here.
+pub(super) fn open(url: &Url) -> anyhow::Result<(Arc<dyn ObjectStore>, Path)> {
+    // The names of settings are known in lower case; what is none of them is passed over.
+    let settings = std::env::vars().map(|(name, value)| (name.to_ascii_lowercase(), value));
+    let (store, path) = object_store::parse_url_opts(url, settings)
+        .with_context(|| format!("{url}: not an address of a store, or its settings are not good"))?;
+    Ok((Arc::from(store), path))
 }

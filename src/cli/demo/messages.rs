@@ -1,6 +1,8 @@
 //! What travels over the demo's own TCP connections: a length of four bytes, then JSON.
 
 use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -64,6 +66,10 @@ pub(super) enum Request {
     Ids,
     /// Check the lease now, and write to the protected resource only later: the gap in which a process can be paused.
     TouchAfter { millis: u64 },
+    /// Check the lease now, read these balances and add to each; nothing is written before `Finish`.
+    Begin { accounts: Vec<Account>, add: i64 },
+    /// Write what was begun, with the token of the lease as it was then, and without another look at it.
+    Finish,
     /// Hand over to the other replica.
     HandOver,
 }
@@ -81,6 +87,12 @@ pub(super) enum Answer {
     Ids(Vec<u64>),
     /// The lease was valid, and the write to the resource will bear this token.
     Checked { token: Token },
+    /// The lease was valid, and the balances are read.
+    Begun { token: Token },
+    /// What became of each write.
+    Finished { written: Vec<Written> },
+    /// What went wrong.
+    Failed { why: String },
     /// It hands over.
     HandingOver,
 }
@@ -99,6 +111,42 @@ pub(super) enum Touched {
     Written { count: u64 },
     /// A leader with a higher token was here.
     Refused { offered: Token, highest: Token },
+}
+
+/// A balance outside of the cluster, and how it is reached. What can refuse a write gets the writer's token with it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Account {
+    /// In a plain file, which refuses nothing.
+    File { path: PathBuf },
+    /// In a file behind a server with a gate.
+    Gated { server: SocketAddr },
+    /// In the only row of a table of PostgreSQL, which has the trigger of `fence.sql` or has not.
+    Table { psql: PathBuf, socket: PathBuf, table: String },
+    /// In an object, written with the token and on condition, or simply put there.
+    #[cfg(feature = "object-store")]
+    Object { url: String, fenced: bool },
+}
+
+/// Writer to gate.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum ToGate {
+    Read,
+    Write { token: Token, balance: i64 },
+}
+
+/// Gate to writer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum FromGate {
+    Balance(i64),
+    Written(Written),
+}
+
+/// What became of a write.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Written {
+    Landed,
+    /// In the resource's own words.
+    Refused(String),
 }
 
 /// What a replica tells of itself on its standard output, one line each.

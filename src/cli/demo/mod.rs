@@ -4,7 +4,9 @@
 //!   the library can start from there.
 //! - `stage/`: starts the three, writes without pause, breaks one thing after another, and counts.
 //! - `messages.rs`: what they say to each other over TCP.
+//! - `accounts.rs`: the resources of `tiebreak demo fencing`, as their writers reach them.
 
+mod accounts;
 mod messages;
 mod node;
 mod stage;

@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::signal::unix::Signal;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
+use crate::cli::demo::accounts;
 use crate::cli::demo::messages::{Answer, Copy, Entry, Request, Stamped, Status, Touch};
 use crate::ids::{LinkId, NodeId, Position, Term, Token};
 use crate::message::{Part, Refusal};
@@ -55,6 +56,8 @@ pub(super) struct Replica {
     dialled: (mpsc::Sender<Dialled>, mpsc::Receiver<Dialled>),
     /// For how long it has been handing over.
     handing_over: Option<Duration>,
+    /// Lets the change of balances that was begun be written.
+    begun: Option<oneshot::Sender<oneshot::Sender<Answer>>>,
     said: Status,
     /// The link to the witness, and the length of the log, at the last look.
     looked: (Option<LinkId>, u64),
@@ -78,6 +81,7 @@ impl Replica {
             dialling: false,
             dialled: mpsc::channel(1),
             handing_over: None,
+            begun: None,
             said: Status::default(),
             looked: (None, 0),
             beats: 0,
@@ -278,6 +282,23 @@ impl Replica {
                     Some(token) => {
                         self.touch(token, Duration::from_millis(millis));
                         Answer::Checked { token }
+                    }
+                    None => Answer::Elsewhere,
+                },
+                Request::Begin { accounts, add } => match self.token_to_act() {
+                    Some(token) => {
+                        let (finish, finished) = oneshot::channel();
+                        self.begun = Some(finish);
+                        tokio::spawn(accounts::change(accounts, add, token, answer, finished));
+                        continue;
+                    }
+                    None => Answer::Elsewhere,
+                },
+                // As a process does that was paused between its look at the lease and its write.
+                Request::Finish => match self.begun.take() {
+                    Some(finish) => {
+                        let _ = finish.send(answer);
+                        continue;
                     }
                     None => Answer::Elsewhere,
                 },

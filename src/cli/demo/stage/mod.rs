@@ -1,9 +1,13 @@
 //! The stage: three processes, clients that write without pause, a protected resource, and a story that breaks them.
 
+mod bank;
 mod clients;
+mod fencing;
 mod nodes;
 mod picture;
+mod postgresql;
 mod resource;
+mod scene;
 mod story;
 mod tally;
 
@@ -11,11 +15,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+use bank::Bank;
+use fencing::Fencing;
 use nodes::Nodes;
 use picture::Picture;
+use scene::Scene;
 use story::Story;
 use tally::Tally;
 
@@ -27,12 +34,31 @@ use tally::Tally;
                         term had two leaders, or a step did not happen in time; 130 after Ctrl-C."
 )]
 pub struct Demo {
+    /// Another story
+    #[command(subcommand)]
+    story: Option<Stories>,
     /// One JSON object per line, for machines
-    #[arg(long)]
+    #[arg(long, global = true)]
     json: bool,
     /// The lease of the cluster
-    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration, value_name = "SPAN")]
+    #[arg(long, global = true, default_value = "1s", value_parser = humantime::parse_duration, value_name = "SPAN")]
     lease: Duration,
+}
+
+/// What can be played besides.
+#[derive(Subcommand, Debug)]
+enum Stories {
+    /// Stop a writer past its lease: what takes its late write, and what refuses it
+    #[command(
+        after_help = "The same two writers change a balance in a plain file, in a file behind a gate, in two tables of a \
+                      PostgreSQL that it starts if one is installed, and in two objects of a store if you name one. Exit \
+                      code: 0 every resource with a gate refused the late write, and every other one took it; 1 if not."
+    )]
+    Fencing {
+        /// An object store to use as well: s3://BUCKET[/PREFIX], with AWS_ACCESS_KEY_ID, AWS_ENDPOINT and so on set
+        #[arg(long, value_name = "URL")]
+        s3: Option<String>,
+    },
 }
 
 /// Exit codes after Ctrl-C and SIGTERM, as shells count them.
@@ -66,15 +92,30 @@ impl Demo {
         let directory = nodes::Directory::new()?;
         let resource_at = resource.serve(directory.path(), gate).await?;
         let nodes = Nodes::prepare(directory.path(), self.lease, resource_at, tally.clone())?;
-        let mut story = Story::new(nodes, tally, picture, self.lease);
+        let scene = Scene { nodes, tally, picture, lease: self.lease };
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
         let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-        let played = tokio::select! {
-            played = story.play() => Ok(played),
-            _ = interrupt.recv() => Err(INTERRUPTED),
-            _ = terminate.recv() => Err(TERMINATED),
+        let signalled = async {
+            tokio::select! {
+                _ = interrupt.recv() => INTERRUPTED,
+                _ = terminate.recv() => TERMINATED,
+            }
         };
-        story.end().await;
+        let played = match self.story {
+            None => {
+                let mut story = Story::new(scene);
+                let played = unless(signalled, story.play()).await;
+                story.end().await;
+                played
+            }
+            Some(Stories::Fencing { s3 }) => {
+                let bank = Bank::open(directory.path(), s3.as_deref()).await?;
+                let mut fencing = Fencing::new(scene, bank);
+                let played = unless(signalled, fencing.play()).await;
+                fencing.end().await;
+                played
+            }
+        };
         match played {
             Err(signalled) => {
                 directory.remove();
@@ -93,5 +134,13 @@ impl Demo {
                 directory.path().display()
             ))),
         }
+    }
+}
+
+/// The outcome of a story, unless a signal comes first.
+async fn unless<T>(signalled: impl Future<Output = u8>, played: impl Future<Output = T>) -> Result<T, u8> {
+    tokio::select! {
+        played = played => Ok(played),
+        signalled = signalled => Err(signalled),
     }
 }

@@ -35,6 +35,17 @@ pub(super) struct Interruption {
     pub(super) acknowledgement: Duration,
 }
 
+/// What became of a balance.
+pub(super) struct Change {
+    pub(super) place: &'static str,
+    /// What refuses a stale writer there.
+    pub(super) refuses: &'static str,
+    /// Why the late write was refused; `None` if it landed.
+    pub(super) refusal: Option<String>,
+    pub(super) balance: i64,
+    pub(super) outcome: &'static str,
+}
+
 /// How it went.
 pub(super) struct Outcome<'a> {
     pub(super) acknowledged: usize,
@@ -138,6 +149,29 @@ impl Picture {
         counts.add_row(["of these lost".to_owned(), lost.len().to_string()]);
         counts.add_row([format!("leaders per term, at most, in {terms} terms"), most_leaders.to_string()]);
         self.line(&format!("\n{times}\n(kept: the same leader went on leading)\n\n{counts}"));
+    }
+
+    pub(super) fn changes(&self, changes: &[Change]) {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.set_header(["the balance is in", "what refuses there", "the late write", "balance", ""]);
+        for Change { place, refuses, refusal, balance, outcome } in changes {
+            if self.form == Form::Json {
+                let what = json!({
+                    "place": place, "refuses": refuses, "refusal": refusal, "balance": balance, "outcome": outcome,
+                });
+                self.json("balance", what);
+                continue;
+            }
+            if let Some(why) = refusal {
+                self.say(&format!("{refuses}: {why}"));
+            }
+            let late = if refusal.is_some() { "refused" } else { "landed" };
+            table.add_row([*place, *refuses, late, &balance.to_string(), *outcome]);
+        }
+        if self.form != Form::Json {
+            self.line(&format!("\n{table}"));
+        }
     }
 
     fn json(&self, event: &str, mut body: Value) {

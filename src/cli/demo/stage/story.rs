@@ -13,33 +13,25 @@ use crate::ids::Term;
 use crate::time::Moment;
 
 use super::clients;
-use super::nodes::{A, B, Nodes, WITNESS, other};
-use super::picture::{Interruption, Outcome, Picture};
-use super::tally::{Seen, Tally};
+use super::nodes::{A, B, WITNESS, other};
+use super::picture::{Interruption, Outcome};
+use super::scene::{LOOK, Scene};
 
-/// Between two looks at a condition.
-const LOOK: Duration = Duration::from_millis(2);
-/// Looks between two pictures.
-const LOOKS_PER_PICTURE: u32 = 50;
 /// Acknowledgements that count as "service goes on".
 const GOES_ON: usize = 200;
 /// Between the check of the lease and the write that a pause falls into.
 const IN_FLIGHT: Duration = Duration::from_millis(500);
 
 pub(super) struct Story {
-    nodes: Nodes,
-    tally: Tally,
-    picture: Picture,
-    lease: Duration,
+    scene: Scene,
     interruptions: Vec<Interruption>,
     lost: BTreeSet<u64>,
     writers: JoinSet<()>,
 }
 
 impl Story {
-    pub(super) fn new(nodes: Nodes, tally: Tally, picture: Picture, lease: Duration) -> Story {
-        let (interruptions, lost, writers) = (Vec::new(), BTreeSet::new(), JoinSet::new());
-        Story { nodes, tally, picture, lease, interruptions, lost, writers }
+    pub(super) fn new(scene: Scene) -> Story {
+        Story { scene, interruptions: Vec::new(), lost: BTreeSet::new(), writers: JoinSet::new() }
     }
 
     /// Plays all of it. Whether nothing was lost and no term had two leaders.
@@ -59,251 +51,214 @@ impl Story {
     /// Ends all processes.
     pub(super) async fn end(&mut self) {
         self.writers.abort_all();
-        self.nodes.end().await;
+        self.scene.nodes.end().await;
     }
 
     async fn three_begin(&mut self) -> anyhow::Result<()> {
-        self.picture.act("1. A has the data, B and the witness W are blank");
-        let lease = humantime::format_duration(self.lease);
-        self.picture
+        self.scene.picture.act("1. A has the data, B and the witness W are blank");
+        let lease = humantime::format_duration(self.scene.lease);
+        self.scene
+            .picture
             .say(&format!("three processes on loopback, a lease of {lease}, four clients that write"));
         let from = Clock.now();
         for name in [WITNESS, B, A] {
-            self.nodes.start(name)?;
+            self.scene.nodes.start(name)?;
         }
-        self.writers = clients::start(self.nodes.servers(), &self.tally);
-        self.until("a first acknowledgement", |seen| !seen.acknowledged.is_empty()).await?;
+        self.writers = clients::start(self.scene.nodes.servers(), &self.scene.tally);
+        self.scene.until("a first acknowledgement", |seen| !seen.acknowledged.is_empty()).await?;
         self.leadership_from("the first start", from, Term::ZERO);
-        self.until_well().await?;
+        self.scene.until_well().await?;
         self.goes_on_from(Clock.now()).await?;
         self.check().await
     }
 
     async fn leader_dies(&mut self) -> anyhow::Result<()> {
-        self.picture.act("2. kill -9 of the leader");
-        let (old, term) = self.leader()?;
-        self.picture.say(&format!("kill -9 {old}, which leads term {term}"));
+        self.scene.picture.act("2. kill -9 of the leader");
+        let (old, term) = self.scene.leader()?;
+        self.scene.picture.say(&format!("kill -9 {old}, which leads term {term}"));
         let from = Clock.now();
-        self.nodes.kill(old).await?;
-        self.until("another leader that acknowledges", |seen| seen.first_acknowledgement(term).is_some())
+        self.scene.nodes.kill(old).await?;
+        self.scene
+            .until("another leader that acknowledges", |seen| seen.first_acknowledgement(term).is_some())
             .await?;
         self.leadership_from("kill -9 of the leader", from, term);
         self.goes_on_from(Clock.now()).await?;
-        self.picture.say(&format!("{old} returns and copies what it missed"));
+        self.scene.picture.say(&format!("{old} returns and copies what it missed"));
         let from = Clock.now();
-        self.nodes.start(old)?;
-        self.until_well().await?;
+        self.scene.nodes.start(old)?;
+        self.scene.until_well().await?;
         self.goes_on_from(Clock.now()).await?;
         self.pause_from("its return", from);
         self.check().await
     }
 
     async fn witness_dies(&mut self) -> anyhow::Result<()> {
-        self.picture.act("3. kill -9 of the witness, under load");
+        self.scene.picture.act("3. kill -9 of the witness, under load");
         let from = Clock.now();
-        self.nodes.kill(WITNESS).await?;
+        self.scene.nodes.kill(WITNESS).await?;
         self.goes_on_from(from).await?;
         // Longer than a lease: leases need no witness.
-        let lease = self.lease;
-        self.until("a lease's time", |_| Clock.now().since(from) > lease).await?;
-        ensure!(self.tally.seen().leader().is_some(), "the leader lost its lease with the witness");
-        self.picture.say("two replicas go on as a pair; the witness returns");
-        self.nodes.start(WITNESS)?;
-        self.until_well().await?;
+        let lease = self.scene.lease;
+        self.scene.until("a lease's time", |_| Clock.now().since(from) > lease).await?;
+        ensure!(self.scene.tally.seen().leader().is_some(), "the leader lost its lease with the witness");
+        self.scene.picture.say("two replicas go on as a pair; the witness returns");
+        self.scene.nodes.start(WITNESS)?;
+        self.scene.until_well().await?;
         self.goes_on_from(Clock.now()).await?;
         self.pause_from("kill -9 of the witness and its return", from);
         self.check().await
     }
 
     async fn stale_replica_returns(&mut self) -> anyhow::Result<()> {
-        self.picture.act("4. One dies, the other goes on alone and dies, and the first returns: stale");
-        let (stale, term) = self.leader()?;
+        self.scene.picture.act("4. One dies, the other goes on alone and dies, and the first returns: stale");
+        let (stale, term) = self.scene.leader()?;
         let survivor = other(stale);
         let from = Clock.now();
-        self.picture.say(&format!("kill -9 {stale}"));
-        self.nodes.kill(stale).await?;
-        self.until("the survivor to go on alone", |seen| {
-            seen.first_acknowledgement(term).is_some()
-                && seen.status.get(survivor).is_some_and(|status| status.right == "solo")
-        })
-        .await?;
+        self.scene.picture.say(&format!("kill -9 {stale}"));
+        self.scene.nodes.kill(stale).await?;
+        self.scene
+            .until("the survivor to go on alone", |seen| {
+                seen.first_acknowledgement(term).is_some()
+                    && seen.status.get(survivor).is_some_and(|status| status.right == "solo")
+            })
+            .await?;
         self.leadership_from("kill -9 of the leader, again", from, term);
         self.goes_on_from(Clock.now()).await?;
-        let alone = self.tally.seen().term();
-        self.picture.say(&format!("{survivor} went on alone in term {alone}; kill -9 {survivor} as well"));
-        self.nodes.kill(survivor).await?;
+        let alone = self.scene.tally.seen().term();
+        self.scene
+            .picture
+            .say(&format!("{survivor} went on alone in term {alone}; kill -9 {survivor} as well"));
+        self.scene.nodes.kill(survivor).await?;
         let down = Clock.now();
-        self.picture.say(&format!("{stale} returns, and misses what {survivor} acknowledged alone"));
-        self.nodes.start(stale)?;
-        self.until("the stale replica to be refused", |seen| {
-            seen.status.get(stale).is_some_and(|status| status.stale.is_some())
-        })
-        .await?;
-        let why = self.tally.seen().status.get(stale).and_then(|status| status.stale.clone());
+        self.scene.picture.say(&format!("{stale} returns, and misses what {survivor} acknowledged alone"));
+        self.scene.nodes.start(stale)?;
+        self.scene
+            .until("the stale replica to be refused", |seen| {
+                seen.status.get(stale).is_some_and(|status| status.stale.is_some())
+            })
+            .await?;
+        let why = self.scene.tally.seen().status.get(stale).and_then(|status| status.stale.clone());
         let (by, words) = why.context("it was refused a moment ago")?;
-        self.picture.say(&format!("{by} refuses {stale}: {words}"));
-        ensure!(self.tally.seen().first_lease(alone).is_none(), "the stale replica leads");
-        ensure!(self.tally.seen().acknowledged_since(down) == 0, "the stale replica acknowledges");
-        self.picture.say(&format!("{survivor} returns"));
+        self.scene.picture.say(&format!("{by} refuses {stale}: {words}"));
+        ensure!(self.scene.tally.seen().first_lease(alone).is_none(), "the stale replica leads");
+        ensure!(self.scene.tally.seen().acknowledged_since(down) == 0, "the stale replica acknowledges");
+        self.scene.picture.say(&format!("{survivor} returns"));
         let from = Clock.now();
-        self.nodes.start(survivor)?;
-        self.until("the one that holds everything to lead", |seen| {
-            seen.first_acknowledgement(alone).is_some()
-        })
-        .await?;
+        self.scene.nodes.start(survivor)?;
+        self.scene
+            .until("the one that holds everything to lead", |seen| {
+                seen.first_acknowledgement(alone).is_some()
+            })
+            .await?;
         self.leadership_from("return of the one that went on alone", from, alone);
-        self.until_well().await?;
+        self.scene.until_well().await?;
         self.goes_on_from(Clock.now()).await?;
         self.check().await
     }
 
     async fn last_one_standing(&mut self) -> anyhow::Result<()> {
-        self.picture.act("5. The follower dies, and then the witness too: the last one goes on");
-        let (leader, _) = self.leader()?;
+        self.scene.picture.act("5. The follower dies, and then the witness too: the last one goes on");
+        let (leader, _) = self.scene.leader()?;
         let follower = other(leader);
-        self.picture
+        self.scene
+            .picture
             .say(&format!("kill -9 {follower}; {leader} asks the witness whether it may go on alone"));
         let from = Clock.now();
-        self.nodes.kill(follower).await?;
-        self.until("the leader to go on alone", |seen| {
-            seen.leader().is_some_and(|(_, status)| status.right == "solo")
-        })
-        .await?;
+        self.scene.nodes.kill(follower).await?;
+        self.scene
+            .until("the leader to go on alone", |seen| {
+                seen.leader().is_some_and(|(_, status)| status.right == "solo")
+            })
+            .await?;
         self.goes_on_from(Clock.now()).await?;
         self.pause_from("kill -9 of the follower", from);
-        self.picture.say("kill -9 w: nobody is left to ask, and nobody else can be elected");
+        self.scene.picture.say("kill -9 w: nobody is left to ask, and nobody else can be elected");
         let from = Clock.now();
-        self.nodes.kill(WITNESS).await?;
+        self.scene.nodes.kill(WITNESS).await?;
         self.goes_on_from(from).await?;
-        let lease = self.lease;
-        self.until("a lease's time", |_| Clock.now().since(from) > lease).await?;
+        let lease = self.scene.lease;
+        self.scene.until("a lease's time", |_| Clock.now().since(from) > lease).await?;
         self.pause_from("kill -9 of the witness, while alone", from);
-        self.picture.say("both return");
+        self.scene.picture.say("both return");
         let from = Clock.now();
-        self.nodes.start(WITNESS)?;
-        self.nodes.start(follower)?;
-        self.until_well().await?;
+        self.scene.nodes.start(WITNESS)?;
+        self.scene.nodes.start(follower)?;
+        self.scene.until_well().await?;
         self.goes_on_from(Clock.now()).await?;
         self.pause_from("return of both", from);
         self.check().await
     }
 
     async fn leader_is_paused(&mut self) -> anyhow::Result<()> {
-        self.picture.act("6. The leader is paused past its lease, in the middle of a write");
-        let (old, term) = self.leader()?;
+        self.scene.picture.act("6. The leader is paused past its lease, in the middle of a write");
+        let (old, term) = self.scene.leader()?;
         let millis = u64::try_from(IN_FLIGHT.as_millis())?;
         let touch = Request::TouchAfter { millis };
-        let answer = clients::ask(self.nodes.server(old), &touch, self.patience()).await?;
+        let answer = clients::ask(self.scene.nodes.server(old), &touch, self.scene.patience()).await?;
         let Answer::Checked { token } = answer else { bail!("the leader has no lease to check: {answer:?}") };
         let from = Clock.now();
-        self.nodes.pause(old)?;
-        self.picture.say(&format!("{old} has checked its lease, and stops (SIGSTOP) before it writes"));
-        self.until("the other to lead and to write to the resource", |seen| {
-            seen.first_acknowledgement(term).is_some() && seen.highest_token > token
-        })
-        .await?;
+        self.scene.nodes.pause(old)?;
+        self.scene.picture.say(&format!("{old} has checked its lease, and stops (SIGSTOP) before it writes"));
+        self.scene
+            .until("the other to lead and to write to the resource", |seen| {
+                seen.first_acknowledgement(term).is_some() && seen.highest_token > token
+            })
+            .await?;
         self.leadership_from("the leader is paused", from, term);
-        self.picture.say(&format!("{} leads; {old} goes on (SIGCONT), and writes", other(old)));
-        self.nodes.go_on(old)?;
-        self.until("the late write to be refused", |seen| {
-            seen.refused_touches.iter().any(|touch| touch.by == old && touch.offered == token)
-        })
-        .await?;
-        let refused = self.tally.seen().refused_touches.iter().find(|t| t.offered == token).cloned();
+        self.scene.picture.say(&format!("{} leads; {old} goes on (SIGCONT), and writes", other(old)));
+        self.scene.nodes.go_on(old)?;
+        self.scene
+            .until("the late write to be refused", |seen| {
+                seen.refused_touches.iter().any(|touch| touch.by == old && touch.offered == token)
+            })
+            .await?;
+        let refused = self.scene.tally.seen().refused_touches.iter().find(|t| t.offered == token).cloned();
         let refused = refused.context("it was refused a moment ago")?;
-        self.picture.say(&format!(
+        self.scene.picture.say(&format!(
             "the resource refuses {}: it offers token {:?}, and {:?} was here",
             refused.by, refused.offered, refused.highest
         ));
-        self.until_well().await?;
+        self.scene.until_well().await?;
         self.goes_on_from(Clock.now()).await?;
         self.check().await
     }
 
     async fn leader_hands_over(&mut self) -> anyhow::Result<()> {
-        self.picture.act("7. A planned hand-over");
-        let (old, term) = self.leader()?;
+        self.scene.picture.act("7. A planned hand-over");
+        let (old, term) = self.scene.leader()?;
         let from = Clock.now();
-        let answer = clients::ask(self.nodes.server(old), &Request::HandOver, self.patience()).await?;
+        let answer =
+            clients::ask(self.scene.nodes.server(old), &Request::HandOver, self.scene.patience()).await?;
         ensure!(matches!(answer, Answer::HandingOver), "{old} does not hand over: {answer:?}");
-        self.until("the other to acknowledge", |seen| seen.first_acknowledgement(term).is_some()).await?;
+        self.scene
+            .until("the other to acknowledge", |seen| seen.first_acknowledgement(term).is_some())
+            .await?;
         self.leadership_from("planned hand-over", from, term);
-        self.until_well().await?;
+        self.scene.until_well().await?;
         self.goes_on_from(Clock.now()).await
-    }
-
-    /// Time in which any step has to happen.
-    fn patience(&self) -> Duration {
-        Duration::from_secs(20) + self.lease * 10
-    }
-
-    /// Waits for a condition, with the picture running.
-    async fn until(&mut self, what: &str, holds: impl Fn(&Seen) -> bool) -> anyhow::Result<()> {
-        let deadline = Clock.now() + self.patience();
-        let mut looks = 0_u32;
-        while !holds(&self.tally.seen()) {
-            if let Some(fallen) = self.nodes.fallen() {
-                bail!("{fallen}, while waiting for {what}");
-            }
-            if Clock.now() > deadline {
-                bail!("waited in vain for {what}; {}", self.stand());
-            }
-            if looks.is_multiple_of(LOOKS_PER_PICTURE) {
-                self.picture.draw();
-            }
-            looks = looks.wrapping_add(1);
-            tokio::time::sleep(LOOK).await;
-        }
-        Ok(())
-    }
-
-    /// What the replicas said last, for who has to find out what went wrong.
-    fn stand(&self) -> String {
-        serde_json::to_string(&self.tally.seen().status).unwrap_or_default()
-    }
-
-    /// Until there is a leader with a follower that has joined, and both see the witness.
-    async fn until_well(&mut self) -> anyhow::Result<()> {
-        self.until("a pair with a witness", |seen| {
-            let Some((leader, status)) = seen.leader() else { return false };
-            let follower = seen.status.get(other(leader));
-            status.right == "paired"
-                && seen.sees_witness(leader)
-                && seen.sees_witness(other(leader))
-                && follower.is_some_and(|it| it.joined && it.term == status.term)
-        })
-        .await?;
-        let (leader, term) = self.leader()?;
-        self.picture.say(&format!("{leader} leads term {term}, {} follows, w is there", other(leader)));
-        Ok(())
     }
 
     /// Service goes on, for long enough that a person can see it.
     async fn goes_on_from(&mut self, from: Moment) -> anyhow::Result<()> {
-        let pace = self.picture.pace();
-        self.until("service to go on", |seen| {
-            seen.acknowledged_since(from) >= GOES_ON && Clock.now().since(from) >= pace
-        })
-        .await
-    }
-
-    fn leader(&self) -> anyhow::Result<(&'static str, Term)> {
-        let seen = self.tally.seen();
-        let leader = seen.leader().map(|(name, status)| (name, status.term));
-        leader.context("there is no leader at this moment")
+        let pace = self.scene.picture.pace();
+        self.scene
+            .until("service to go on", |seen| {
+                seen.acknowledged_since(from) >= GOES_ON && Clock.now().since(from) >= pace
+            })
+            .await
     }
 
     /// A change of leader: to the first lease and acknowledgement in a term above `term`.
     fn leadership_from(&mut self, what: &str, from: Moment, term: Term) {
         let (lease, acknowledgement, by) = {
-            let seen = self.tally.seen();
+            let seen = self.scene.tally.seen();
             let lease = seen.first_lease(term).map(|at| at.since(from));
             let acknowledgement = seen.first_acknowledgement(term).unwrap_or(from).since(from);
             (lease, acknowledgement, seen.leader().map_or("nobody", |(name, _)| name))
         };
-        self.picture.say(&format!(
+        self.scene.picture.say(&format!(
             "{by} leads term {}: lease after {} ms, acknowledges after {} ms",
-            self.tally.seen().term(),
+            self.scene.tally.seen().term(),
             lease.unwrap_or_default().as_millis(),
             acknowledgement.as_millis()
         ));
@@ -312,50 +267,55 @@ impl Story {
 
     /// No change of leader: the longest time without an acknowledgement.
     fn pause_from(&mut self, what: &str, from: Moment) {
-        let acknowledgement = self.tally.seen().longest_pause(from);
-        self.picture
+        let acknowledgement = self.scene.tally.seen().longest_pause(from);
+        self.scene
+            .picture
             .say(&format!("longest time without an acknowledgement: {} ms", acknowledgement.as_millis()));
         self.interrupted(Interruption { what: what.into(), lease: None, acknowledgement });
     }
 
     fn interrupted(&mut self, interruption: Interruption) {
-        self.picture.interrupted(&interruption);
+        self.scene.picture.interrupted(&interruption);
         self.interruptions.push(interruption);
     }
 
     /// Whatever was acknowledged has to be in the leader's log.
     async fn check(&mut self) -> anyhow::Result<()> {
-        let acknowledged: Vec<u64> = self.tally.seen().acknowledged.iter().map(|ack| ack.id).collect();
-        let deadline = Clock.now() + self.patience();
+        let acknowledged: Vec<u64> = self.scene.tally.seen().acknowledged.iter().map(|ack| ack.id).collect();
+        let deadline = Clock.now() + self.scene.patience();
         let (server, held) = 'found: loop {
-            for (_, server) in self.nodes.servers() {
-                let answer = clients::ask(server, &Request::Ids, self.patience()).await;
+            for (_, server) in self.scene.nodes.servers() {
+                let answer = clients::ask(server, &Request::Ids, self.scene.patience()).await;
                 if let Ok(Answer::Ids(ids)) = answer {
                     break 'found (server, ids.into_iter().collect::<HashSet<u64>>());
                 }
             }
-            ensure!(Clock.now() < deadline, "no replica shows its log; {}", self.stand());
+            ensure!(Clock.now() < deadline, "no replica shows its log; {}", self.scene.stand());
             tokio::time::sleep(LOOK).await;
         };
         self.lost.extend(acknowledged.iter().filter(|id| !held.contains(id)));
         // And the table that clients read shows it, or something later.
         if let Some(last) = acknowledged.last() {
-            let read = clients::read_back(server, *last, self.patience()).await;
+            let read = clients::read_back(server, *last, self.scene.patience()).await;
             if read.is_some_and(|read| read < *last) {
                 self.lost.insert(*last);
             }
         }
-        self.picture.say(&format!("acknowledged {}, of these lost {}", acknowledged.len(), self.lost.len()));
+        self.scene.picture.say(&format!(
+            "acknowledged {}, of these lost {}",
+            acknowledged.len(),
+            self.lost.len()
+        ));
         Ok(())
     }
 
     fn outcome(&self) -> bool {
-        let seen = self.tally.seen();
+        let seen = self.scene.tally.seen();
         let most_leaders = seen.leaders.values().map(BTreeSet::len).max().unwrap_or(0);
         let (acknowledged, terms) = (seen.acknowledged.len(), seen.leaders.len());
         drop(seen);
         let (lost, interruptions) = (&self.lost, &self.interruptions[..]);
-        self.picture.end(&Outcome { acknowledged, lost, terms, most_leaders, interruptions });
+        self.scene.picture.end(&Outcome { acknowledged, lost, terms, most_leaders, interruptions });
         self.lost.is_empty() && most_leaders == 1
     }
 }
