@@ -305,6 +305,11 @@ async fn a_server_that_speaks_as_s3_does_refuses_the_stale_writer_and_the_comman
     let (store, prefix) =
         object_store::parse_url_opts(&url.parse().expect("an address"), moto.settings()).expect("a store");
     a_stale_writer_is_refused(Arc::from(store), &prefix.join("1")).await;
+    let (missing, _) =
+        object_store::parse_url_opts(&"s3://no-such-bucket".parse().expect("an address"), moto.settings())
+            .expect("a store");
+    let put = FencedStore::new(Arc::from(missing), Token(5)).put(&"1".into(), "lost".into()).await;
+    assert!(matches!(put, Err(ObjectError::Store { .. })), "{put:?}");
     let run = |url: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
         command.args(["guard", "probe", url]);

@@ -108,6 +108,7 @@ async fn with_strict_boot_a_restarted_witness_grants_nothing_before_a_leader_has
     three.kill(W).await;
     three.run(W).await;
     three.until_paired(A).await;
+    until_status(&three.setup.file(A), &["orders: well"]).await;
     three.kill(B).await;
     three.until_solo(A).await;
     three.run(B).await;

@@ -144,7 +144,8 @@ impl Gate {
     /// Runs the write if no higher token was admitted, and admits no other token until it has returned.
     ///
     /// # Errors
-    /// As [`admit`](Gate::admit); then the write did not run.
+    /// As [`admit`](Gate::admit); then the write did not run. The write must not come back to this gate: it would wait for
+    /// itself.
     pub fn admit_and<T>(&self, token: Token, write: impl FnOnce() -> T) -> Result<T, GateError> {
         let mut inner = self.lock();
         inner.admit(token)?;

@@ -119,7 +119,8 @@ impl Gates {
     /// has returned. Other resources do not wait.
     ///
     /// # Errors
-    /// As [`admit`](Gates::admit); then the write did not run.
+    /// As [`admit`](Gates::admit); then the write did not run. The write must not come back here for the same resource:
+    /// it would wait for itself.
     pub fn admit_and<T>(
         &self,
         resource: ResourceName,

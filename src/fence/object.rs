@@ -2,8 +2,9 @@
 //! the store knows nothing of tokens.
 //!
 //! # What is guaranteed, and what is not
-//! Each object begins with a line that bears the token of whoever wrote it and a random number, and is only ever replaced on condition that it is still
-//! the version that was looked at (`If-Match`), or made on condition that there is none (`If-None-Match`).
+//! Each object begins with a line that bears the token of whoever wrote it and a random number. It is only ever replaced on
+//! condition that it is still the version that was looked at (`If-Match`), or made on condition that there is none
+//! (`If-None-Match`).
 //! The line is part of what the store hashes, so each version has an ETag of its own, also where an ETag is a hash of the
 //! contents (S3's is) and the same bytes are written again. Read with [`FencedStore::get`], which takes the line off. So:
 //!
@@ -133,8 +134,8 @@ impl FencedStore {
     /// Writes the object if no higher token was there before.
     ///
     /// # Errors
-    /// [`ObjectError::Stale`]: nothing of this writer is there any more, or ever was. Any other error of the store leaves open whether it was, as always
-    /// with a network; a write that arrived late is subject to the same condition.
+    /// [`ObjectError::Stale`]: nothing of this writer is there any more, or ever was. Any other error of the store leaves
+    /// open whether it was, as always with a network; a write that arrived late is subject to the same condition.
     pub async fn put(&self, path: &Path, contents: PutPayload) -> Result<(), ObjectError> {
         for _ in 0..ATTEMPTS_MAX {
             let mode = match self.look(path).await? {
@@ -203,12 +204,13 @@ impl FencedStore {
     async fn write(&self, path: &Path, contents: PutPayload, mode: PutMode) -> Result<bool, ObjectError> {
         let line = format!("{MARK} {} {:032x}\n", self.token, random_u128());
         let parts = std::iter::once(line.into_bytes().into()).chain(contents);
+        let replaces = mode != PutMode::Create;
         let options = PutOptions { mode, ..PutOptions::default() };
         match self.store.put_opts(path, parts.collect(), options).await {
             Ok(_) => Ok(true),
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotFound { .. }) => {
-                Ok(false)
-            }
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+            // It was deleted meanwhile. Where nothing is there to be replaced, it is the bucket that is missing.
+            Err(Error::NotFound { .. }) if replaces => Ok(false),
             Err(source) => Err(ObjectError::Store { path: path.clone(), source }),
         }
     }
