@@ -287,6 +287,13 @@ mod tests {
     }
 
     #[test]
+    fn nobody_else_is_admitted_while_a_write_runs() {
+        let (_disk, gate) = gate();
+        gate.admit_and(Token(5), || assert!(gate.inner.try_lock().is_err(), "another could come in"))
+            .unwrap();
+    }
+
+    #[test]
     fn a_write_that_panics_leaves_the_gate_usable() {
         let (_disk, gate) = gate();
         let write = || gate.admit_and(Token(5), || panic!("the write failed")).unwrap();

@@ -352,6 +352,16 @@ mod tests {
     }
 
     #[test]
+    fn nobody_else_is_admitted_to_a_resource_while_a_write_to_it_runs() {
+        let (_disk, gates) = gates();
+        let write = || {
+            assert!(gates.place(name(1)).unwrap().try_lock().is_err(), "another could come in");
+            gates.admit(name(2), Token(1)).unwrap();
+        };
+        gates.admit_and(name(1), Token(5), write).unwrap();
+    }
+
+    #[test]
     fn among_concurrent_writers_no_write_follows_one_with_a_higher_token_and_syncs_are_shared() {
         const RESOURCES: u64 = 8;
         const STEPS: u64 = 60;
