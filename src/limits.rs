@@ -29,6 +29,9 @@ pub const CLOCK_RATE_ERROR_PER_MILLE: u32 = 10;
 
 /// Renewals per lease: the leader asks again after this fraction of the lease.
 pub const RENEWALS_PER_LEASE: u32 = 5;
+/// Renewals per lease while they are not answered: a lossy path is made up for by asking more often, and a healthy one
+/// costs nothing more.
+pub const UNANSWERED_RENEWALS_PER_LEASE: u32 = 15;
 /// Renewals that are remembered while their answers are on the way.
 pub const RENEWALS_OUTSTANDING_MAX: usize = 16;
 
@@ -141,4 +144,8 @@ const _: () = assert!(RECORD_BYTES_MAX < BLOCK_BYTES);
 const _: () = assert!(MESSAGE_BYTES_MAX <= 1100, "room for QUIC's own head in a datagram of 1,200 bytes");
 const _: () = assert!(COPY_GREETS_WITHIN.as_secs() > 2 * (REDIAL_MAX.as_secs() + DIAL_TIMEOUT.as_secs()));
 const _: () = assert!(RENEWALS_PER_LEASE >= 3, "one renewal may be lost without losing the lease");
+const _: () = assert!(
+    UNANSWERED_RENEWALS_PER_LEASE as usize <= RENEWALS_OUTSTANDING_MAX,
+    "an answer that takes nearly a lease still finds its renewal"
+);
 const _: () = assert!(CLOCK_RATE_ERROR_PER_MILLE < 100);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::Term;
-use crate::limits::{RENEWALS_OUTSTANDING_MAX, RENEWALS_PER_LEASE};
+use crate::limits::{RENEWALS_OUTSTANDING_MAX, RENEWALS_PER_LEASE, UNANSWERED_RENEWALS_PER_LEASE};
 use crate::rate::{kept, relied_on};
 use crate::rules::{Rule, Rules};
 use crate::time::Moment;
@@ -45,7 +45,8 @@ impl Lease {
             self.sent.pop_front();
         }
         self.sent.push_back((self.sequence, now));
-        self.renew_at = now + lease / RENEWALS_PER_LEASE;
+        // Sooner than usual, until it is answered.
+        self.renew_at = now + lease / UNANSWERED_RENEWALS_PER_LEASE;
         self.sequence
     }
 
@@ -56,6 +57,9 @@ impl Lease {
         };
         let (_, sent) = self.sent[place];
         self.sent.drain(..=place);
+        if self.sent.is_empty() {
+            self.renew_at = self.renew_at.max(sent + lease / RENEWALS_PER_LEASE);
+        }
         let from = if rules.keep(Rule::LeaseFromSending) { sent } else { now };
         self.until = self.until.max(from + relied_on(lease));
         true
@@ -114,6 +118,19 @@ mod tests {
         let number = lease.sending(Moment(1_000), D);
         assert!(lease.answered(Moment(900_000_000), number, D, Rules::KEPT));
         assert_eq!(lease.until(), Moment(1_000) + relied_on(D));
+    }
+
+    #[test]
+    fn what_is_not_answered_is_asked_again_sooner_and_an_answer_brings_back_the_usual_pace() {
+        let mut lease = Lease::default();
+        let number = lease.sending(Moment(0), D);
+        assert_eq!(lease.renew_at(), Moment(0) + D / UNANSWERED_RENEWALS_PER_LEASE);
+        let second = lease.sending(lease.renew_at(), D);
+        let sent = Moment(0) + D / UNANSWERED_RENEWALS_PER_LEASE;
+        assert!(lease.answered(sent, number, D, Rules::KEPT));
+        assert_eq!(lease.renew_at(), sent + D / UNANSWERED_RENEWALS_PER_LEASE, "one is still on its way");
+        assert!(lease.answered(sent, second, D, Rules::KEPT));
+        assert_eq!(lease.renew_at(), sent + D / RENEWALS_PER_LEASE);
     }
 
     #[test]

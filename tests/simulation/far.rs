@@ -41,6 +41,19 @@ fn an_hour_with_a_witness_far_away_deposes_nobody() {
 }
 
 #[test]
+fn an_hour_with_a_lossy_link_between_the_replicas_as_well_lets_nobody_else_act_at_a_lease_of_ten_seconds() {
+    for seed in 0..4 {
+        let mut world = far(seed, 10 * SECOND);
+        for (from, to) in [(A, B), (B, A)] {
+            world.edges[from][to].loss_per_mille = 400;
+        }
+        let failed_over = world.run_while(HOUR, |w| w.actor() != Some(B));
+        assert!(!failed_over, "seed {seed}: at {} s", world.now / SECOND);
+        assert_eq!(world.violation, None, "seed {seed}");
+    }
+}
+
+#[test]
 fn an_election_succeeds_with_a_witness_far_away() {
     let mut spans = Vec::new();
     for seed in 0..40 {
