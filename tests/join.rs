@@ -445,6 +445,29 @@ fn keys_change_while_the_pair_runs_and_the_leader_stays() {
 }
 
 #[test]
+fn a_key_speaks_for_no_other_node() {
+    let stage = Stage::new();
+    let (_witness, a, b) = stage.pair();
+    drop((a, b));
+    // Whoever has the key of A is A, and not B.
+    let [first, second] =
+        ["a.pem", "b.pem"].map(|key| printed(&tiebreak(&["keys", "show"], &[&stage.path(key)])));
+    let file = stage.path("b.toml");
+    let text = fs::read_to_string(&file).expect("a file");
+    fs::write(&file, text.replace("b.pem", "a.pem").replace(&first, &second)).expect("written");
+    let _b = stage.agent("b");
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let log = fs::read_to_string(stage.path("b.log")).expect("a log");
+        if log.contains("this key speaks as a of orders here, not as b") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{log}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
 fn of_two_that_race_for_one_code_one_gets_in() {
     let stage = Stage::new();
     let _witness = stage.witness("w");
