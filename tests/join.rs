@@ -27,6 +27,13 @@ impl Running {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-HUP", &pid]).status().expect("kill").success());
     }
+
+    /// As systemd stops it.
+    fn stop(mut self) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+        assert!(self.0.wait().expect("it ends").success());
+    }
 }
 
 struct Stage {
@@ -119,10 +126,18 @@ impl Stage {
     }
 
     fn until_well(&self, name: &str) -> String {
+        self.until(name, |code, _| code == Some(0))
+    }
+
+    fn until_alone(&self, name: &str) {
+        self.until(name, |_, said| said.contains("goes on alone"));
+    }
+
+    fn until(&self, name: &str, is_so: impl Fn(Option<i32>, &str) -> bool) -> String {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let (code, said) = self.status(name);
-            if code == Some(0) {
+            if is_so(code, &said) {
                 return said;
             }
             if Instant::now() > deadline {
@@ -130,7 +145,7 @@ impl Stage {
                     .iter()
                     .map(|node| fs::read_to_string(self.path(&format!("{node}.log"))).unwrap_or_default())
                     .collect();
-                panic!("never well: {said}\n{}", logs.join("\n---\n"));
+                panic!("never so: {said}\n{}", logs.join("\n---\n"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -327,6 +342,64 @@ fn who_has_left_is_cut_off_and_another_one_may_join() {
 }
 
 #[test]
+fn a_replica_whose_state_is_lost_begins_blank_with_the_key_it_had() {
+    let stage = Stage::new();
+    let (_witness, _a, b) = stage.pair();
+    drop(b);
+    stage.until_alone("a");
+    fs::remove_dir_all(stage.path("state-b")).expect("removed");
+    good(&tiebreak(&["init", "--blank", "--config"], &[&stage.path("b.toml")]));
+    let _b = stage.agent("b");
+    stage.until_well("a");
+}
+
+#[test]
+fn a_replica_that_is_lost_with_its_key_gives_its_place_to_another_machine() {
+    let stage = Stage::new();
+    let (witness, _a, b) = stage.pair();
+    let lost = printed(&tiebreak(&["keys", "show"], &[&stage.path("b.pem")]));
+    drop(b);
+    stage.until_alone("a");
+    for file in ["b.pem", "b.toml"] {
+        fs::remove_file(stage.path(file)).expect("removed");
+    }
+    fs::remove_dir_all(stage.path("state-b")).expect("removed");
+    // The one that is left cannot sign the other one off: the registration goes, and both join anew.
+    refused(&tiebreak(&["invite", "--config"], &[&stage.path("a.toml")]), "b has joined");
+    fs::remove_file(stage.path("w").join("registrations/orders.cluster")).expect("removed");
+    witness.hang_up();
+    let code = stage.invite("w", "orders");
+    retried(|| stage.join(&code, "a", 0));
+    let second = printed(&retried(|| tiebreak(&["invite", "--config"], &[&stage.path("a.toml")])));
+    good(&stage.join(&second, "b", 1));
+    let _b = stage.agent("b");
+    stage.until_well("a");
+    let listed = told(&tiebreak(&["clusters", "--config"], &[&stage.path("w.toml")]));
+    assert!(listed.matches("tb1:").count() == 2 && !listed.contains(&lost), "{listed}");
+}
+
+#[test]
+fn each_node_is_restarted_in_its_turn_as_an_upgrade_does() {
+    let stage = Stage::new();
+    let (witness, a, b) = stage.pair();
+    witness.stop();
+    let _witness = stage.witness("w");
+    stage.until_well("a");
+    b.stop();
+    let _b = stage.agent("b");
+    stage.until_well("a");
+    let file = stage.path("a.toml");
+    retried(|| tiebreak(&["switchover", "--wait", "--config"], &[&file]));
+    a.stop();
+    let _a = stage.agent("a");
+    let status = stage.until_well("b");
+    let after: serde_json::Value =
+        serde_json::from_str(status.lines().next().expect("a line")).expect("JSON");
+    let leads = |node: &serde_json::Value| node["node"] == "b" && node["report"]["acts"] == true;
+    assert!(after["nodes"].as_array().expect("nodes").iter().any(leads), "{status}");
+}
+
+#[test]
 fn keys_change_while_the_pair_runs_and_the_leader_stays() {
     let stage = Stage::new();
     let (witness, a, b) = stage.pair();
@@ -369,6 +442,29 @@ fn keys_change_while_the_pair_runs_and_the_leader_stays() {
         agent.hang_up();
     }
     assert_eq!(token(&stage.until_well("b")), before, "the leader and its term stay");
+}
+
+#[test]
+fn a_key_speaks_for_no_other_node() {
+    let stage = Stage::new();
+    let (_witness, a, b) = stage.pair();
+    drop((a, b));
+    // Whoever has the key of A is A, and not B.
+    let [first, second] =
+        ["a.pem", "b.pem"].map(|key| printed(&tiebreak(&["keys", "show"], &[&stage.path(key)])));
+    let file = stage.path("b.toml");
+    let text = fs::read_to_string(&file).expect("a file");
+    fs::write(&file, text.replace("b.pem", "a.pem").replace(&first, &second)).expect("written");
+    let _b = stage.agent("b");
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let log = fs::read_to_string(stage.path("b.log")).expect("a log");
+        if log.contains("this key speaks as a of orders here, not as b") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{log}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

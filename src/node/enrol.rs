@@ -115,7 +115,7 @@ impl Desk {
             Ok((response, outcome)) => {
                 if outcome != Outcome::Same {
                     if let Err(error) = self.refresh() {
-                        tracing::error!("{error}");
+                        tracing::error!("the keys that may speak stay as they were: {error}");
                     }
                     tracing::info!(%cluster, %key, "the registration has changed");
                 }
@@ -137,7 +137,7 @@ impl Desk {
         match done {
             Ok(Ok(decided)) => Ok(decided),
             Ok(Err(error)) => {
-                tracing::error!("{error}");
+                tracing::error!("the registration is not kept: {error}");
                 Err(Response::Denied(Denial::Disk))
             }
             Err(_) => Err(Response::Denied(Denial::Disk)),

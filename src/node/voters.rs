@@ -172,7 +172,7 @@ impl Voters {
             None => match self.ledger.allot(&record) {
                 Ok(slot) => slot,
                 Err(error @ LedgerError::Full { .. }) => {
-                    tracing::error!(%cluster, "{error}");
+                    tracing::error!(%cluster, "this cluster gets no vote here: {error}");
                     return Ok(false);
                 }
                 Err(error) => return Err(error.into()),
