@@ -1,11 +1,12 @@
-//! The command of `tiebreak run`: runs while this node leads, in a process group (and a cgroup where one can be made) of
-//! its own, under a guard that outlives neither the command nor the agent.
+//! The command of `tiebreak run` and of `tiebreak lock`: runs while this node may, in a process group (and a cgroup where one
+//! can be made) of its own, under a guard that outlives neither the command nor whoever started it.
 
 use std::ffi::OsString;
 use std::process::Stdio;
 use std::sync::Arc;
 
 use rustix::process::{Pid, Signal};
+use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::edge::clock::Clock;
@@ -20,10 +21,24 @@ pub const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20)
 #[derive(Debug)]
 pub struct Running {
     /// Closed when the agent ends, however it ends: the guard kills everything then.
-    _leash: Option<ChildStdin>,
+    leash: Option<ChildStdin>,
 }
 
-/// Starts it under its guard. The guard's process is to be waited for.
+/// A line for a guard whose pipe is full waits no longer than this: then it is stopped, as is what it guards.
+const LINE_WITHIN: std::time::Duration = std::time::Duration::from_millis(50);
+
+impl Running {
+    /// Moves the end that was given at the start.
+    pub async fn may_run_until(&mut self, end: Moment) {
+        if let Some(leash) = &mut self.leash {
+            let line = format!("{}\n", end.0);
+            let _ = tokio::time::timeout(LINE_WITHIN, leash.write_all(line.as_bytes())).await;
+        }
+    }
+}
+
+/// Starts it under its guard. The guard's process is to be waited for. It kills the command at the given end by itself, also
+/// when this process is stopped.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -31,10 +46,14 @@ pub fn start(
     command: &[OsString],
     environment: Vec<(&'static str, String)>,
     cgroup: Option<&Cgroup>,
+    until: Option<Moment>,
     containment: &Containment,
 ) -> std::io::Result<(Running, Child)> {
     let mut guard = Command::new("/proc/self/exe");
     guard.arg("leash");
+    if let Some(until) = until {
+        guard.arg("--until").arg(until.0.to_string());
+    }
     if let Some(cgroup) = cgroup {
         guard.arg("--cgroup").arg(cgroup.path());
     }
@@ -44,7 +63,7 @@ pub fn start(
         containment.add(group);
     }
     let leash = child.stdin.take();
-    Ok((Running { _leash: leash }, child))
+    Ok((Running { leash }, child))
 }
 
 /// Asks everything to end.

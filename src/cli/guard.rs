@@ -39,10 +39,16 @@ impl Guard {
     /// Does what was asked for.
     ///
     /// # Errors
-    /// If the address is of no store that is known here.
+    /// If nothing can be run at all on this machine.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let Guard::Probe(Probe { url }) = self;
-        let (store, prefix) = open(&url)?;
+        let (store, prefix) = match open(&url) {
+            Ok(opened) => opened,
+            Err(error) => {
+                eprintln!("tiebreak: {error:#}");
+                return Ok(ExitCode::from(UNKNOWN));
+            }
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let name = format!("tiebreak-probe-{:016x}", random_u128() >> 64);
         match runtime.block_on(probe(store, &prefix, &name)) {

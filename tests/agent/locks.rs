@@ -234,6 +234,25 @@ fn each_end_of_a_lock_has_its_exit_code_and_leaves_nothing_running() {
     assert_eq!(ends_with(lock(&b, &["y"], &["true"])), Some(0));
     assert!(lines(&stage).len() > stopped);
 
+    // Stopped itself, it cannot kill the command: the guard does, before anybody else can hold the name.
+    let mut held = Held::start(&stage, A, &["y"]);
+    let pid = rustix::process::Pid::from_child(&held.0);
+    rustix::process::kill_process(pid, Signal::STOP).expect("it runs");
+    assert!(stage.tiebreak(B, "lock", &["--revoke", "y"]).status.success());
+    let next = Held::start(&stage, B, &["y"]);
+    until_locked(&stage, &[B]);
+    let seen = lines(&stage).len();
+    stage.until("it goes on", |stage| lines(stage).len() > seen + 20);
+    rustix::process::kill_process(pid, Signal::CONT).expect("it is there");
+    assert_eq!(held.code(), Some(75));
+    drop(next);
+    // Ctrl-Z does not stop it.
+    let mut held = Held::start(&stage, A, &["y"]);
+    let pid = rustix::process::Pid::from_child(&held.0);
+    rustix::process::kill_process(pid, Signal::TSTP).expect("it runs");
+    rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
+    assert_eq!(held.code(), Some(143));
+
     // Killed itself, it leaves nothing behind, and the name ends by itself.
     let mut held = Held::start(&stage, A, &["y"]);
     held.0.kill().expect("it runs");

@@ -166,7 +166,7 @@ impl Agent {
     fn start_command(&mut self, words: &[std::ffi::OsString], run: &Run) {
         tracing::info!(reason = %run.reason, "the command is started");
         let told = environment(self.hooks.facts(), run, self.token(), Clock.now());
-        match command::start(words, told, self.cgroup.as_ref(), &self.containment) {
+        match command::start(words, told, self.cgroup.as_ref(), None, &self.containment) {
             Ok((running, mut child)) => {
                 self.running = Some(running);
                 self.commands_started += 1;

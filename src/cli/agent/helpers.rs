@@ -1,7 +1,6 @@
 //! What the agent starts of this program itself: parts that have to be processes of their own.
 
 use std::ffi::OsString;
-use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
@@ -13,9 +12,11 @@ use rustix::process::{
     Pid, Signal, getppid, kill_current_process_group, kill_process, set_parent_process_death_signal,
 };
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::agent::contain::Cgroup;
 use crate::edge::clock::Clock;
+use crate::time::Moment;
 
 /// Moves itself into a cgroup, or ties its life to its parent's, and becomes a program.
 #[derive(Args, Debug)]
@@ -57,11 +58,15 @@ fn enter(cgroup: &std::path::Path) -> anyhow::Result<()> {
     std::fs::write(&procs, "0").with_context(|| procs.display().to_string())
 }
 
-/// Runs a command, and kills everything around it when the agent is gone: then its standard input ends.
+/// Runs a command, and kills everything around it when whoever started it is gone (then its standard input ends), or when
+/// the command's time is over.
 #[derive(Args, Debug)]
 pub struct Guard {
     #[arg(long)]
     cgroup: Option<PathBuf>,
+    /// How long the command may run, in nanoseconds of CLOCK_BOOTTIME; each line of standard input moves it.
+    #[arg(long)]
+    until: Option<u64>,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -76,13 +81,24 @@ impl Guard {
             enter(cgroup)?;
         }
         let cgroup = self.cgroup.as_deref().and_then(|place| Cgroup::at(place).ok());
-        std::thread::spawn(move || {
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            if let Some(cgroup) = cgroup {
+        let kill = move || {
+            if let Some(cgroup) = &cgroup {
                 let _ = cgroup.kill();
             }
             // This process is one of them.
             let _ = kill_current_process_group(Signal::KILL);
+        };
+        let (move_end, mut end) = watch::channel(self.until.map_or(Moment::FOREVER, Moment));
+        std::thread::spawn({
+            let kill = kill.clone();
+            move || {
+                for line in std::io::stdin().lines().map_while(Result::ok) {
+                    if let Ok(until) = line.parse() {
+                        move_end.send_replace(Moment(until));
+                    }
+                }
+                kill();
+            }
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -93,13 +109,20 @@ impl Guard {
             }
             // Should agent and guard be killed at once, the command itself goes with the guard; what it has started is
             // found by the next life of the agent.
-            let status = tokio::process::Command::new("/proc/self/exe")
+            let mut command = tokio::process::Command::new("/proc/self/exe")
                 .args(["contained", "--parent", &std::process::id().to_string(), "--"])
                 .args(&self.command)
                 .stdin(Stdio::null())
-                .status()
-                .await
+                .spawn()
                 .context("the command's own process")?;
+            let status = loop {
+                let until = *end.borrow_and_update();
+                tokio::select! {
+                    status = command.wait() => break status.context("the command's own process")?,
+                    () = Clock.until(until) => kill(),
+                    Ok(()) = end.changed() => {}
+                }
+            };
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
         })

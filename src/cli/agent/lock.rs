@@ -1,16 +1,18 @@
 //! `tiebreak lock`: a command that runs while this node holds a name, and is killed before it can hold it no longer.
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind, signal};
 
 use super::operate::Which;
 use crate::agent::command;
@@ -153,16 +155,30 @@ impl Lock {
             ("TIEBREAK_TOKEN", token.to_string()),
             ("TIEBREAK_DEADLINE_NS", until.0.to_string()),
         ];
+        let left = |until, percent| before(until, self.ttl * percent / 100);
+        // This process may have been stopped since it was told, and the name be somebody else's.
+        while Clock.now() >= left(until, KILL_PERCENT) {
+            match agent.reply().await? {
+                Some(Reply::Held { until_ns, .. }) => until = until.max(Moment(until_ns)),
+                _ => {
+                    eprintln!("tiebreak: {} was lost before the command was started", self.name);
+                    return Ok(ExitCode::from(LOST));
+                }
+            }
+        }
         let containment = Arc::new(Containment::default());
-        let (_running, mut child) = command::start(&self.command, environment, None, &containment)?;
+        let end = Some(left(until, KILL_PERCENT));
+        let (mut running, mut child) = command::start(&self.command, environment, None, end, &containment)?;
         let (mut lost, mut asked, mut heard) = (None, false, true);
         let status = loop {
-            let left = |percent| before(until, self.ttl * percent / 100);
             tokio::select! {
                 biased;
                 status = child.wait() => break status?,
                 reply = agent.reply(), if heard => match reply {
-                    Ok(Some(Reply::Held { until_ns, .. })) => until = until.max(Moment(until_ns)),
+                    Ok(Some(Reply::Held { until_ns, .. })) => {
+                        until = until.max(Moment(until_ns));
+                        running.may_run_until(left(until, KILL_PERCENT)).await;
+                    }
                     other => {
                         heard = false;
                         lost = Some(match other {
@@ -172,12 +188,12 @@ impl Lock {
                         command::ask_to_end(&containment);
                     }
                 },
-                () = Clock.until(left(KILL_PERCENT)) => {
+                () = Clock.until(left(until, KILL_PERCENT)) => {
                     lost.get_or_insert_with(|| "it was not renewed in time".to_string());
                     command::kill(containment.clone()).await;
                     break child.wait().await?;
                 }
-                () = Clock.until(left(ASK_TO_END_PERCENT)), if !asked => {
+                () = Clock.until(left(until, ASK_TO_END_PERCENT)), if !asked => {
                     asked = true;
                     lost.get_or_insert_with(|| "it was not renewed in time".to_string());
                     command::ask_to_end(&containment);
@@ -185,6 +201,11 @@ impl Lock {
                 _ = signals.next() => signals.pass_on(&containment),
             }
         };
+        if status.signal() == Some(Signal::KILL.as_raw()) && Clock.now() >= left(until, KILL_PERCENT) {
+            lost.get_or_insert_with(|| {
+                "this process was stopped, and its guard killed the command".to_string()
+            });
+        }
         // Whatever is left of it must not act when somebody else has the name.
         command::kill(containment).await;
         agent.release().await;
@@ -226,7 +247,9 @@ impl Agent {
 
 /// What asks this process to end.
 struct Signals {
-    kinds: [Signal; 3],
+    kinds: [unix::Signal; 3],
+    /// Ctrl-Z: one that holds a name does not stop.
+    _stop: unix::Signal,
     heard: u32,
 }
 
@@ -237,7 +260,7 @@ impl Signals {
             signal(SignalKind::interrupt())?,
             signal(SignalKind::hangup())?,
         ];
-        Ok(Signals { kinds, heard: 0 })
+        Ok(Signals { kinds, _stop: signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?, heard: 0 })
     }
 
     /// The number of the next one.
