@@ -49,7 +49,7 @@ impl Server {
         }
         server.run("initdb", &["-A", "trust", "-U", "owner", "-N", "-D", "data"]);
         let options = format!(
-            "-c listen_addresses= -c unix_socket_directories={} -c fsync=off",
+            "-c listen_addresses= -c unix_socket_directories={} -c fsync=off -c wal_level=logical",
             server.place().display()
         );
         server.run("pg_ctl", &["start", "-w", "-D", "data", "-l", "log", "-o", &options]);
@@ -60,7 +60,7 @@ impl Server {
             server.owner().must(script.as_ref().expect("the script"));
         }
         server.owner().must(
-            "CREATE TABLE orders (what text); CREATE ROLE app LOGIN; GRANT ALL ON orders TO app;
+            "CREATE TABLE orders (what text); CREATE ROLE app LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON orders TO app;
              SELECT tiebreak.protect('orders', 'shop');",
         );
         Some(server)
@@ -86,8 +86,12 @@ impl Server {
     }
 
     fn session(&self, user: &str) -> Session {
+        self.session_in(user, "postgres")
+    }
+
+    fn session_in(&self, user: &str, database: &str) -> Session {
         let mut psql = Command::new(self.bin.join("psql"));
-        psql.args(["-XqAt", "-U", user, "-d", "postgres", "-h"]).arg(self.place());
+        psql.args(["-XqAt", "-U", user, "-d", database, "-h"]).arg(self.place());
         let mut child = psql
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -214,14 +218,77 @@ fn a_writer_can_neither_raise_the_token_by_hand_nor_switch_the_check_off() {
         "DELETE FROM tiebreak.fence",
         "SELECT tiebreak.protect('orders', 'other')",
         "ALTER TABLE orders DISABLE TRIGGER tiebreak_fence",
+        "CREATE OR REPLACE TRIGGER tiebreak_fence BEFORE INSERT ON orders EXECUTE FUNCTION tiebreak.check_token('other')",
         "SET session_replication_role = replica",
     ] {
         assert_eq!(app.run(statement), Err("42501".into()), "{statement}");
     }
-    // What logical replication applies is checked as well.
     let mut owner = server.owner();
+    owner.must("GRANT TRIGGER ON orders TO app");
+    assert_eq!(owner.run("SELECT tiebreak.protect('orders', 'shop')"), Err("TB004".into()));
     owner.must("SET session_replication_role = replica");
     assert_eq!(owner.run("INSERT INTO orders VALUES ('no')"), Err("TB002".into()));
+}
+
+/// Shows: what a real subscription brings is refused, row by row, whatever it does.
+#[test]
+fn what_logical_replication_brings_bears_no_token_and_is_refused() {
+    let Some(server) = Server::start() else { return };
+    let mut owner = server.owner();
+    server.app().write("7", "ours").expect("it leads");
+    owner.must("CREATE DATABASE elsewhere");
+    let mut elsewhere = server.session_in("owner", "elsewhere");
+    elsewhere.must(
+        "CREATE TABLE orders (what text); ALTER TABLE orders REPLICA IDENTITY FULL;
+         CREATE PUBLICATION orders FOR TABLE orders;
+         SELECT pg_create_logical_replication_slot('orders', 'pgoutput');",
+    );
+    owner.must(&format!(
+        "CREATE SUBSCRIPTION orders CONNECTION 'host={} user=owner dbname=elsewhere' PUBLICATION orders
+         WITH (create_slot = false, slot_name = 'orders', copy_data = false)",
+        server.place().display()
+    ));
+    let deadline = Instant::now() + DEADLINE;
+    let mut refused = |so_far: u64| loop {
+        let errors = owner.must("SELECT apply_error_count FROM pg_stat_subscription_stats");
+        let errors: u64 = errors.first().map_or(0, |count| count.parse().expect("a number"));
+        let there = server.orders();
+        assert!(there == ["ours"], "it came through: {there:?}");
+        if errors > so_far {
+            return errors;
+        }
+        assert!(Instant::now() < deadline, "it is not refused, and does not come");
+    };
+    elsewhere.must("INSERT INTO orders VALUES ('theirs')");
+    refused(0);
+}
+
+/// Shows: a writer that was replaced and goes on and on, in transactions that overlap, does not keep its successor out.
+#[test]
+fn a_successor_is_let_in_as_soon_as_those_before_it_have_ended_however_many_come_after() {
+    let Some(server) = Server::start() else { return };
+    let mut old = [server.app(), server.app()];
+    let mut next = server.app();
+    old[0].must("BEGIN; SET LOCAL tiebreak.token = '10'; INSERT INTO orders VALUES ('before')");
+    next.must("BEGIN; SET LOCAL tiebreak.token = '11'");
+    next.begin("INSERT INTO orders VALUES ('next')");
+    let mut owner = server.owner();
+    let waits = |owner: &mut Session, how_many: &str| {
+        let deadline = Instant::now() + DEADLINE;
+        while owner.must("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") != [how_many]
+        {
+            assert!(Instant::now() < deadline, "{how_many} wait");
+        }
+    };
+    waits(&mut owner, "1");
+    // One more of the old ones comes while the successor waits: it is behind it.
+    old[1].must("BEGIN; SET LOCAL tiebreak.token = '10'");
+    old[1].begin("INSERT INTO orders VALUES ('late')");
+    waits(&mut owner, "2");
+    old[0].must("INSERT INTO orders VALUES ('before, and goes on'); COMMIT");
+    next.end_within(DEADLINE).expect("it is let in").expect("it leads");
+    next.must("COMMIT");
+    assert_eq!(old[1].end_within(DEADLINE).expect("it ends"), Err(STALE.into()));
 }
 
 #[test]
@@ -230,7 +297,7 @@ fn partitions_are_protected_with_their_parent_and_resources_are_apart() {
     server.owner().must(
         "CREATE TABLE bills (number int) PARTITION BY RANGE (number);
          CREATE TABLE bills_1 PARTITION OF bills FOR VALUES FROM (0) TO (100);
-         GRANT ALL ON bills, bills_1 TO app; SELECT tiebreak.protect('bills', 'bills');",
+         GRANT INSERT ON bills, bills_1 TO app; SELECT tiebreak.protect('bills', 'bills');",
     );
     let mut app = server.app();
     app.write("7", "an order").expect("of the shop");
@@ -324,7 +391,7 @@ fn among_concurrent_writers_the_order_of_commits_never_goes_back() {
     // Each row notes when it was committed: a sequence is drawn last, while the resource is still locked.
     server.owner().must(
         "CREATE SEQUENCE commits; GRANT ALL ON SEQUENCE commits TO app;
-         CREATE TABLE log (token numeric, at bigint); GRANT ALL ON log TO app; SELECT tiebreak.protect('log', 'log');",
+         CREATE TABLE log (token numeric, at bigint); GRANT SELECT, INSERT, UPDATE ON log TO app; SELECT tiebreak.protect('log', 'log');",
     );
     std::thread::scope(|scope| {
         for writer in 0..6_u64 {

@@ -19,15 +19,20 @@
 -- and the ones that come later see it. Under REPEATABLE READ and SERIALIZABLE a transaction that loses such a race fails
 -- with 40001 and is to be tried again, as always there.
 --
+-- And nobody is starved: who raises the token waits in one line with all who come (an advisory lock for each resource, of
+-- the class 7230), so a replaced writer that goes on and on is let through no more once its successor waits.
+--
 -- The price: a replaced leader that hangs with an open transaction holds up its successor. Give the writers' role an end
--- for that, no longer than the lease:
+-- for that, no longer than the lease, and let it prepare no transactions (PREPARE TRANSACTION), which no time-out ends:
 --
 --   ALTER ROLE app SET idle_in_transaction_session_timeout = '2s';
 --   ALTER ROLE app SET tcp_user_timeout = '5s';   ALTER ROLE app SET statement_timeout = '10s';
 --
--- What passes by it: superusers and owners can drop or disable the triggers, and nobody else can. What is done outside of
--- protected tables (other tables, sequences, large objects, files) is not looked at. Children made by INHERIT need
+-- What passes by it: superusers and owners can drop or disable the triggers. So could a role with the privilege TRIGGER,
+-- which GRANT ALL includes: tiebreak.protect refuses a table on which another role has it. Do not grant it later. What is done
+-- outside of protected tables (other tables, sequences, large objects, files) is not looked at. Children made by INHERIT need
 -- tiebreak.protect of their own; partitions that exist are protected with their parent, later ones when it is called again.
+-- What logical replication brings from elsewhere bears no token, and is refused: a protected table is no table to subscribe to.
 
 BEGIN;
 
@@ -45,8 +50,16 @@ CREATE OR REPLACE FUNCTION tiebreak.admit(resource text, token numeric) RETURNS 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     highest numeric;
+    line CONSTANT int := hashtext(admit.resource);
 BEGIN
     LOOP
+        -- Who raises the token goes first as soon as those before it have ended, and all others are behind it.
+        SELECT f.token INTO highest FROM tiebreak.fence f WHERE f.resource = admit.resource;
+        IF highest >= admit.token THEN
+            PERFORM pg_advisory_xact_lock_shared(7230, line);
+        ELSE
+            PERFORM pg_advisory_xact_lock(7230, line);
+        END IF;
         SELECT f.token INTO highest FROM tiebreak.fence f WHERE f.resource = admit.resource;
         IF NOT FOUND THEN
             INSERT INTO tiebreak.fence VALUES (admit.resource, admit.token) ON CONFLICT DO NOTHING;
@@ -76,7 +89,7 @@ BEGIN
 END
 $$;
 
--- The trigger: its argument is the resource.
+-- The triggers: the argument is the resource.
 CREATE OR REPLACE FUNCTION tiebreak.check_token() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -100,14 +113,29 @@ CREATE OR REPLACE FUNCTION tiebreak.protect(target regclass, resource text) RETU
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     part regclass;
+    grantee text;
 BEGIN
     FOR part IN SELECT target UNION SELECT p.relid FROM pg_partition_tree(target) p LOOP
+        SELECT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END INTO grantee
+        FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = part AND a.privilege_type = 'TRIGGER' AND a.grantee <> c.relowner LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION '% may change the triggers of %, and so switch the check off', grantee, part
+                USING ERRCODE = 'TB004', HINT = format('REVOKE TRIGGER ON %s FROM %s;', part, grantee);
+        END IF;
         EXECUTE format('DROP TRIGGER IF EXISTS tiebreak_fence ON %s', part);
+        EXECUTE format('DROP TRIGGER IF EXISTS tiebreak_fence_applied ON %s', part);
         EXECUTE format(
             'CREATE TRIGGER tiebreak_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
             'FOR EACH STATEMENT EXECUTE FUNCTION tiebreak.check_token(%L)', part, resource);
-        -- Also what logical replication applies.
         EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER tiebreak_fence', part);
+        -- What logical replication applies has triggers of rows alone, but for TRUNCATE.
+        IF EXISTS (SELECT FROM pg_class c WHERE c.oid = part AND c.relkind = 'r') THEN
+            EXECUTE format(
+                'CREATE TRIGGER tiebreak_fence_applied AFTER INSERT OR UPDATE OR DELETE ON %s '
+                'FOR EACH ROW EXECUTE FUNCTION tiebreak.check_token(%L)', part, resource);
+            EXECUTE format('ALTER TABLE %s ENABLE REPLICA TRIGGER tiebreak_fence_applied', part);
+        END IF;
     END LOOP;
 END
 $$;
