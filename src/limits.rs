@@ -51,6 +51,33 @@ pub const STREAMS_PER_CONNECTION_MAX: u32 = 8;
 pub const HANDSHAKES_BEFORE_RETRY_MAX: usize = 256;
 /// Handshakes that are under way at once before new ones are refused.
 pub const HANDSHAKES_MAX: usize = 1024;
+/// Sources that are told apart at once; all further ones count as one.
+pub const SOURCES_MAX: usize = 4096;
+/// Handshakes of one source under way before its address has to prove itself.
+pub const HANDSHAKES_PER_SOURCE_BEFORE_RETRY_MAX: u32 = 32;
+/// Handshakes of one source under way.
+pub const HANDSHAKES_PER_SOURCE_MAX: u32 = 256;
+/// Handshakes of one source that came to nothing, at once: then it is not heard for a while. Those that showed a pinned key
+/// are not counted, so that a whole site behind one address may come back at once.
+pub const STRAYS_PER_SOURCE_AT_ONCE: u32 = 100;
+/// The same, a second in the long run.
+pub const STRAYS_PER_SOURCE_A_SECOND: u32 = 10;
+/// Connections of one pinned key, at once; more count as handshakes that came to nothing.
+pub const DIALS_PER_KEY_AT_ONCE: u32 = 64;
+/// The same, a second in the long run: a replica that is turned away dials every two seconds.
+pub const DIALS_PER_KEY_A_SECOND: u32 = 2;
+/// Requests of one connection that are turned away unread, at once: then it is closed.
+pub const TURNED_AWAY_AT_ONCE: u32 = 16;
+/// The same, a second in the long run.
+pub const TURNED_AWAY_A_SECOND: u32 = 1;
+/// Requests of one replica to the witness, at once; the next ones wait for their turn.
+pub const REQUESTS_PER_REPLICA_AT_ONCE: u32 = 200;
+/// The same, a second in the long run: four times what the shortest lease of a leadership cluster needs.
+pub const REQUESTS_PER_REPLICA_A_SECOND: u32 = 100;
+/// Lines of the log about the same kind of trouble, at once; the next one tells how many were left out.
+pub const LINES_AT_ONCE: u32 = 20;
+/// The same, a second in the long run.
+pub const LINES_A_SECOND: u32 = 1;
 
 /// Time for a handshake, as the one who is dialled counts it.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -138,6 +165,12 @@ pub const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A code that is not known is answered after this time only.
 pub const JOIN_DENIED_AFTER: Duration = Duration::from_millis(500);
 
+const _: () =
+    assert!(2 * HANDSHAKES_PER_SOURCE_MAX as usize <= HANDSHAKES_MAX, "no source takes all of them");
+const _: () = assert!(
+    REQUESTS_PER_REPLICA_A_SECOND as u128 * LEASE_MIN.as_millis() >= 2 * RENEWALS_PER_LEASE as u128 * 1000,
+    "room for the renewals of the shortest lease"
+);
 const _: () = assert!(NAME_LEASE_MIN.as_nanos() < NAME_LEASE_MAX.as_nanos());
 const _: () = assert!(RESOURCES_MAX <= CLUSTERS_MAX, "a ledger has that many slots");
 const _: () = assert!(RECORD_BYTES_MAX < BLOCK_BYTES);

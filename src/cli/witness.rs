@@ -94,10 +94,9 @@ struct WitnessPages<F>(F);
 
 impl<F: Fn() -> WitnessFigures + Send + Sync + 'static> Pages for WitnessPages<F> {
     fn page(&self, path: &str) -> Option<Reply> {
-        let figures = (self.0)();
         match path {
             "/liveness" | "/health" => Some(Reply::verdict(true, "{}\n".into())),
-            "/metrics" => Some(Reply::metrics(metrics(&figures))),
+            "/metrics" => Some(Reply::metrics(metrics(&(self.0)()))),
             _ => None,
         }
     }
@@ -111,6 +110,16 @@ fn metrics(figures: &WitnessFigures) -> String {
     page.line("witness_granted_total", &[], sum(|of| of.granted));
     page.head("witness_refused_total", "counter", "Requests that were refused.");
     page.line("witness_refused_total", &[], sum(|of| of.refused));
+    page.head("witness_held_back_total", "counter", "Requests that waited: their replica asked too often.");
+    page.line("witness_held_back_total", &[], figures.held_back);
+    page.head(
+        "witness_door_total",
+        "counter",
+        "Who dialled, by what became of it, and what was turned away.",
+    );
+    for (outcome, count) in &figures.door {
+        page.line("witness_door_total", &[("outcome", outcome)], *count);
+    }
     page.syncs(figures.syncs, figures.sync_total, figures.sync_last);
     if figures.clusters.len() <= CLUSTERS_SHOWN_MAX {
         page.head("witness_promised_term", "gauge", "The term that was promised.");

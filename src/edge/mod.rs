@@ -4,5 +4,6 @@ pub mod clock;
 pub mod disk;
 pub mod identity;
 pub mod ledger;
+pub mod meter;
 pub mod quic;
 mod tls;

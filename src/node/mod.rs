@@ -113,6 +113,10 @@ pub struct WitnessFigures {
     pub sync_total: Duration,
     /// The time that the last one took.
     pub sync_last: Duration,
+    /// Requests that had to wait because their replica asked too often.
+    pub held_back: u64,
+    /// What has happened at the sockets, by its name: who got in, who did not and why.
+    pub door: BTreeMap<&'static str, u64>,
     /// Each cluster that has asked for something.
     pub clusters: BTreeMap<ClusterName, ClusterFigures>,
 }
@@ -180,8 +184,8 @@ impl WitnessNode {
 
     /// What it has done, as it is when the closure is called: also while it runs.
     pub fn figures(&self) -> impl Fn() -> WitnessFigures + Send + Sync + 'static {
-        let figures = self.voters.figures.clone();
-        move || lock(&figures).clone()
+        let (figures, tally) = (self.voters.figures.clone(), self.endpoint.tally().clone());
+        move || WitnessFigures { door: tally.counts().collect(), ..lock(&figures).clone() }
     }
 
     /// Serves until `stop` resolves.
@@ -189,7 +193,8 @@ impl WitnessNode {
     /// # Errors
     /// If a vote could not be made durable: the process has to end then.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), WitnessError> {
-        let accepting = tokio::spawn(accept(self.endpoint.clone(), self.seats, self.queue));
+        let figures = self.voters.figures.clone();
+        let accepting = tokio::spawn(accept(self.endpoint.clone(), self.seats, self.queue, figures));
         let joining = tokio::spawn(enrol::admit(self.endpoint.clone(), self.desk));
         let outcome = tokio::select! {
             outcome = self.voters.run(self.waiting) => outcome,

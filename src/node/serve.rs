@@ -1,16 +1,25 @@
 //! The connections of a witness: each carries the requests of one replica to its voter.
 
+use std::sync::{Arc, Mutex};
+
 use tokio::sync::{mpsc, oneshot};
 
+use crate::edge::clock::Clock;
 use crate::edge::quic::{CloseCode, Connection, Endpoint};
 use crate::ids::{Incarnation, LinkId};
 use crate::message::{Request, Sender};
 use crate::wire;
 
+use super::WitnessFigures;
 use super::seats::{Seat, Seats};
-use super::voters::{Arrival, Waiting};
+use super::voters::{Arrival, Waiting, lock};
 
-pub(super) async fn accept(endpoint: Endpoint, seats: Seats, queue: mpsc::Sender<Arrival>) {
+pub(super) async fn accept(
+    endpoint: Endpoint,
+    seats: Seats,
+    queue: mpsc::Sender<Arrival>,
+    figures: Arc<Mutex<WitnessFigures>>,
+) {
     let mut links = 0;
     while let Some(connection) = endpoint.accept().await {
         links += 1;
@@ -19,9 +28,9 @@ pub(super) async fn accept(endpoint: Endpoint, seats: Seats, queue: mpsc::Sender
             connection.close(CloseCode::NOT_PINNED, "this key is no longer pinned here");
             continue;
         };
-        let queue = queue.clone();
+        let (queue, pace) = (queue.clone(), Pace { seats: seats.clone(), figures: figures.clone() });
         tokio::spawn(async move {
-            let why = serve(&connection, link, seat, &queue).await;
+            let why = serve(&connection, link, seat, &queue, &pace).await;
             connection.close(CloseCode::MISBEHAVED, &why);
             // If the queue is gone, so is the voter.
             let _ = queue.send(Arrival::Over { cluster: seat.cluster, link }).await;
@@ -29,14 +38,39 @@ pub(super) async fn accept(endpoint: Endpoint, seats: Seats, queue: mpsc::Sender
     }
 }
 
+/// Holds back a replica that asks too often: its next request is not looked at before its turn, and further ones wait
+/// at its own end. Nothing is dropped.
+struct Pace {
+    seats: Seats,
+    figures: Arc<Mutex<WitnessFigures>>,
+}
+
+impl Pace {
+    async fn keep(&self, seat: Seat) {
+        let wait = self.seats.asks(seat, Clock.now());
+        if !wait.is_zero() {
+            lock(&self.figures).held_back += 1;
+            Clock.after(wait).await;
+        }
+    }
+}
+
 /// Requests of one connection, one after the other. What ended it.
-async fn serve(connection: &Connection, link: LinkId, seat: Seat, queue: &mpsc::Sender<Arrival>) -> String {
+async fn serve(
+    connection: &Connection,
+    link: LinkId,
+    seat: Seat,
+    queue: &mpsc::Sender<Arrival>,
+    pace: &Pace,
+) -> String {
     let mut is_link = false;
+    let mut told_version = false;
     loop {
         let (bytes, responder) = match connection.next_request().await {
             Ok(request) => request,
             Err(error) => return error.to_string(),
         };
+        pace.keep(seat).await;
         let (from, request) = match wire::decode_request(&bytes) {
             Ok(decoded) => decoded,
             Err(wire::WireError::Version { got }) => {
@@ -46,7 +80,9 @@ async fn serve(connection: &Connection, link: LinkId, seat: Seat, queue: &mpsc::
                     boot: crate::ids::Boot(0),
                     term: crate::ids::Term::ZERO,
                 };
-                tracing::warn!(cluster = %seat.cluster, node = %seat.node, version = got, "speaks another version");
+                if !std::mem::replace(&mut told_version, true) {
+                    tracing::warn!(cluster = %seat.cluster, node = %seat.node, version = got, "speaks another version");
+                }
                 let _ = responder.answer(&wire::encode_reply(&nobody, &wire::versions())).await;
                 continue;
             }

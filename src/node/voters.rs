@@ -9,8 +9,10 @@ use crate::config::{ClusterConfig, WitnessConfig};
 use crate::edge::clock::{Clock, random_u128};
 use crate::edge::disk::RealDisk;
 use crate::edge::ledger::{Ledger, LedgerError, Purpose, Sealed, Slot};
+use crate::edge::meter::{Allowance, Meter};
 use crate::edge::quic::{CloseCode, Connection, Responder};
 use crate::ids::{ClusterName, Incarnation, LinkId, NodeId};
+use crate::limits::{LINES_A_SECOND, LINES_AT_ONCE};
 use crate::message::{Record, Refusal, Reply, Request, Sender, WitnessRecord};
 use crate::rules::Rules;
 use crate::wire;
@@ -18,6 +20,8 @@ use crate::witness::{Call, Settings, Step, Witness};
 
 use super::seats::Seat;
 use super::{WitnessError, WitnessFigures};
+
+const LINES: Allowance = Allowance { at_once: LINES_AT_ONCE, a_second: LINES_A_SECOND };
 
 /// The voters and what makes them durable.
 pub(super) struct Voters {
@@ -27,8 +31,10 @@ pub(super) struct Voters {
     kept: HashMap<ClusterName, (Slot, WitnessRecord)>,
     node: NodeId,
     settings: Settings,
-    /// The live link of each replica: a newer one replaces it.
-    links: HashMap<(ClusterName, NodeId), Connection>,
+    /// The live links of each cluster's replicas: a newer one of a replica replaces it.
+    links: HashMap<ClusterName, Vec<(NodeId, Connection)>>,
+    /// How often the log told of refusals in each cluster.
+    said: HashMap<ClusterName, Meter>,
     pub(super) figures: Arc<Mutex<WitnessFigures>>,
 }
 
@@ -102,8 +108,8 @@ impl Voters {
             }
         }
         ledger.sync()?;
-        let (links, figures) = (HashMap::new(), Arc::default());
-        Ok(Voters { ledger, of, kept, node: config.own.node, settings, links, figures })
+        let (links, said, figures) = (HashMap::new(), HashMap::new(), Arc::default());
+        Ok(Voters { ledger, of, kept, node: config.own.node, settings, links, said, figures })
     }
 
     pub(super) async fn run(mut self, mut waiting: mpsc::Receiver<Arrival>) -> Result<(), WitnessError> {
@@ -121,6 +127,9 @@ impl Voters {
                     Arrival::Over { cluster, link } => {
                         if let Some((_, voter)) = self.of.get_mut(&cluster) {
                             voter.link_down(link);
+                        }
+                        if let Some(links) = self.links.get_mut(&cluster) {
+                            links.retain(|(_, link)| link.close_reason().is_none());
                         }
                     }
                 }
@@ -155,7 +164,7 @@ impl Voters {
         }
         let served = self.of.remove(&cluster).map(|(slot, voter)| (slot, *voter.record()));
         let found = served.or_else(|| self.kept.remove(&cluster));
-        for (_, link) in self.links.extract_if(|(name, _), _| *name == cluster) {
+        for (_, link) in self.links.remove(&cluster).into_iter().flatten() {
             link.close(CloseCode::DONE, "another cluster of this name begins");
         }
         let record = match found {
@@ -185,11 +194,11 @@ impl Voters {
     fn handle(&mut self, waiting: Waiting) -> Result<Sealed<Outgoing>, WitnessError> {
         let Waiting { seat, connection, link, from, request, responder, linked } = waiting;
         let (slot, voter) = self.of.get_mut(&seat.cluster).expect("every seat's cluster has a voter");
-        let place = (seat.cluster, seat.node);
         let before = voter.id();
         let call = Call { link, from, request, fresh: random_u128() };
         let Step { record, sender, reply } = voter.handle(Clock.now(), &call);
-        narrate(&seat, &call.request, &reply);
+        let said = self.said.entry(seat.cluster).or_default();
+        narrate(&seat, &call.request, &reply, said);
         let vote = voter.record();
         let mut figures = lock(&self.figures);
         let of = figures.clusters.entry(seat.cluster).or_default();
@@ -205,20 +214,21 @@ impl Voters {
                 cluster = %seat.cluster,
                 "the vote was restored from an image: it counts as lost, and is blank until a leader takes it in"
             );
-            for (_, link) in self.links.extract_if(|(cluster, _), _| *cluster == seat.cluster) {
+            for (_, link) in self.links.remove(&seat.cluster).into_iter().flatten() {
                 link.close(CloseCode::DONE, "this witness begins again as blank");
             }
         }
+        let links = self.links.entry(seat.cluster).or_default();
         if let Reply::Hello(_) = &reply
-            && let Some(old) = self.links.insert(place, connection.clone())
-            && !old.is_same(&connection)
+            && !links.iter().any(|(_, link)| link.is_same(&connection))
         {
-            old.close(CloseCode::DONE, "a newer connection is used");
+            for (_, old) in links.extract_if(.., |(node, _)| *node == seat.node) {
+                old.close(CloseCode::DONE, "a newer connection is used");
+            }
+            links.push((seat.node, connection));
         }
         // A life that was given up is told so when it greets again.
-        for (_, link) in
-            self.links.extract_if(|(name, node), _| *name == seat.cluster && !voter.is_linked(*node))
-        {
+        for (_, link) in links.extract_if(.., |(node, _)| !voter.is_linked(*node)) {
             link.close(CloseCode::DONE, "this link is over");
         }
         let outgoing = Outgoing { sender, reply, responder, linked };
@@ -251,13 +261,15 @@ impl Outgoing {
     }
 }
 
-fn narrate(seat: &Seat, request: &Request, reply: &Reply) {
+/// Tells of what matters. A candidate that is refused asks again and again: of that so much, and then less.
+fn narrate(seat: &Seat, request: &Request, reply: &Reply, said: &mut Meter) {
     let (cluster, node) = (seat.cluster, seat.node);
     match reply {
         Reply::Voted { term } => tracing::info!(%cluster, %node, %term, "voted"),
         Reply::Confirmed { term } => tracing::info!(%cluster, %node, %term, "confirmed: it goes on alone"),
         Reply::Admitted { term } => tracing::info!(%cluster, %node, %term, "taken in"),
         Reply::Refused(Refusal::Busy { .. }) => {}
+        Reply::Refused(_) if !said.take(Clock.now(), LINES) => {}
         Reply::Refused(refusal) => {
             let asked = match request {
                 Request::PreVote(_) => "pre-vote",

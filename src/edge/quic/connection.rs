@@ -11,8 +11,14 @@ use tokio::task::JoinSet;
 
 use super::error::{CloseCode, LinkError};
 use super::pins::Pins;
+use super::tally::{Happened, Tally};
+use crate::edge::clock::Clock;
 use crate::edge::identity::Fingerprint;
-use crate::limits::{MESSAGE_BYTES_MAX, REQUEST_READ_TIMEOUT};
+use crate::edge::meter::{Allowance, Meter};
+use crate::limits::{MESSAGE_BYTES_MAX, REQUEST_READ_TIMEOUT, TURNED_AWAY_A_SECOND, TURNED_AWAY_AT_ONCE};
+
+/// Requests of one connection that are turned away unread before it is closed.
+const TURNED_AWAY: Allowance = Allowance { at_once: TURNED_AWAY_AT_ONCE, a_second: TURNED_AWAY_A_SECOND };
 
 /// A connection to a node whose key is pinned. Clones share it; it is closed when the last one is dropped.
 #[derive(Clone)]
@@ -23,15 +29,22 @@ struct Inner {
     key: Fingerprint,
     pins: Pins,
     number: u64,
+    tally: Arc<Tally>,
+    reading: Mutex<Reading>,
+}
+
+#[derive(Default)]
+struct Reading {
     /// Requests that are being read, no more than the streams that the other side may open.
-    reading: Mutex<JoinSet<Option<Request>>>,
+    requests: JoinSet<Option<Request>>,
+    turned_away: Meter,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         // A no-op if it was closed before.
         self.quinn.close(CloseCode::DONE.wire(), b"nothing more to say");
-        self.pins.forget(self.number);
+        self.pins.forget(self.key, self.number);
     }
 }
 
@@ -43,8 +56,14 @@ impl fmt::Debug for Connection {
 
 impl Connection {
     /// `number` is what [`Pins`] gave when it noted the connection.
-    pub(super) fn new(quinn: quinn::Connection, key: Fingerprint, pins: Pins, number: u64) -> Connection {
-        Connection(Arc::new(Inner { quinn, key, pins, number, reading: Mutex::default() }))
+    pub(super) fn new(
+        quinn: quinn::Connection,
+        key: Fingerprint,
+        pins: Pins,
+        number: u64,
+        tally: Arc<Tally>,
+    ) -> Connection {
+        Connection(Arc::new(Inner { quinn, key, pins, number, tally, reading: Mutex::default() }))
     }
 
     /// Sends one request and waits for its reply. The first answer on a dialled connection is also the proof that
@@ -70,22 +89,27 @@ impl Connection {
     }
 
     /// The next whole request of the other side. Requests come in the order in which they are complete; one that
-    /// stalls holds up no other. A request that is too long or too slow is turned away without a word up here.
+    /// stalls holds up no other. A request that is too long or too slow is turned away without a word up here, and a
+    /// connection that goes on sending such is closed.
     ///
     /// # Errors
     /// When the connection has ended.
     pub async fn next_request(&self) -> Result<Request, LinkError> {
         let mut reading = self.0.reading.lock().await;
+        let Reading { requests, turned_away } = &mut *reading;
         loop {
             tokio::select! {
-                Some(read) = reading.join_next() => {
-                    if let Ok(Some(request)) = read {
-                        return Ok(request);
+                Some(read) = requests.join_next() => match read {
+                    Ok(Some(request)) => return Ok(request),
+                    Ok(None) | Err(_) => {
+                        if !turned_away.take(Clock.now(), TURNED_AWAY) {
+                            self.close(CloseCode::MISBEHAVED, "too many requests that cannot be read");
+                        }
                     }
-                }
+                },
                 opened = self.0.quinn.accept_bi() => {
                     let (send, receive) = opened?;
-                    reading.spawn(read_request(Sending(Some(send)), receive));
+                    requests.spawn(read_request(Sending(Some(send)), receive, self.0.tally.clone()));
                 }
             }
         }
@@ -214,7 +238,7 @@ impl Drop for Sending {
     }
 }
 
-async fn read_request(send: Sending, mut receive: RecvStream) -> Option<Request> {
+async fn read_request(send: Sending, mut receive: RecvStream, tally: Arc<Tally>) -> Option<Request> {
     let read = tokio::time::timeout(REQUEST_READ_TIMEOUT, receive.read_to_end(MESSAGE_BYTES_MAX)).await;
     let code = match read {
         Ok(Ok(request)) => return Some((request, Responder(send))),
@@ -223,7 +247,10 @@ async fn read_request(send: Sending, mut receive: RecvStream) -> Option<Request>
         Ok(Err(ReadToEndError::Read(_))) => return None,
         Err(_) => CloseCode::TOO_SLOW,
     };
-    tracing::warn!(%code, "a request was turned away unread");
+    tally.note(Happened::TurnedAway);
+    if let Some(unsaid) = tally.may_say() {
+        tracing::warn!(%code, unsaid, "a request was turned away unread");
+    }
     let _ = receive.stop(code.wire());
     send.refuse(code);
     None

@@ -85,7 +85,7 @@ impl Endpoint {
         let key = tls::proven(&connection).filter(|key| pins.contains(key));
         let key = key.ok_or_else(|| ours("the handshake ended without a pinned key".into()))?;
         let number = self.pins().note(key, &connection);
-        Ok(Connection::new(connection, key, self.pins().clone(), number))
+        Ok(Connection::new(connection, key, self.pins().clone(), number, self.tally().clone()))
     }
 }
 

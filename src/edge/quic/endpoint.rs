@@ -8,19 +8,21 @@ use std::time::Duration;
 use quinn::{EndpointConfig, IdleTimeout, TransportConfig, VarInt};
 use ring::{hkdf, hmac};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout;
 
-use super::connection::{Connection, canonical};
-use super::error::{CloseCode, LinkError};
-use super::pins::{Pins, not_pinned};
+use super::connection::Connection;
+use super::door::{Door, Load, Stranger};
+use super::error::CloseCode;
+use super::ids::Ids;
+use super::pins::Pins;
+use super::tally::Tally;
 use crate::edge::identity::Identity;
 use crate::edge::tls::{self, Expected};
 use crate::limits::{
     ACCEPT_QUEUE_MAX, ASK_PATIENCE_MAX, DATAGRAM_BUFFER_BYTES_MAX, DIAL_TIMEOUT, GOODBYE_TIMEOUT,
-    HANDSHAKE_BUFFER_BYTES_MAX, HANDSHAKE_BUFFERS_BYTES_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_BEFORE_RETRY_MAX,
-    HANDSHAKES_MAX, IDLE_KEEP_ALIVES, JOINS_MAX, KEEP_ALIVE_DEFAULT, MESSAGE_BYTES_MAX,
-    STREAMS_PER_CONNECTION_MAX,
+    HANDSHAKE_BUFFER_BYTES_MAX, HANDSHAKE_BUFFERS_BYTES_MAX, HANDSHAKES_MAX, IDLE_KEEP_ALIVES, JOINS_MAX,
+    KEEP_ALIVE_DEFAULT, MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX,
 };
 
 /// How often an idle connection says that it is there, and how long silence is taken for nothing. Neither is a
@@ -82,6 +84,7 @@ struct Inner {
     /// It may change.
     identity: std::sync::Mutex<Identity>,
     pins: Pins,
+    tally: Arc<Tally>,
     timing: Timing,
     accepted: Mutex<mpsc::Receiver<Connection>>,
     /// Connections for joining.
@@ -90,9 +93,6 @@ struct Inner {
     dials: &'static [u8],
     answers: Option<&'static [&'static [u8]]>,
 }
-
-/// A connection of a key that asks to be pinned, and its place among the few that may be there at once.
-pub type Stranger = (Connection, OwnedSemaphorePermit);
 
 impl Drop for Inner {
     fn drop(&mut self) {
@@ -163,9 +163,8 @@ impl Endpoint {
     ) -> Result<Endpoint, BindError> {
         let server = server_config(identity, timing, speaks.server)?;
         let (joins, strangers) = mpsc::channel(JOINS_MAX);
-        let places = Arc::new(Semaphore::new(JOINS_MAX));
         let (give, accepted) = mpsc::channel(ACCEPT_QUEUE_MAX);
-        let handshakes = Arc::new(Semaphore::new(load.handshakes_max));
+        let tally = Arc::new(Tally::default());
         let any = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))];
         let mut sockets = Vec::new();
         for address in if listen.is_empty() { &any } else { listen } {
@@ -179,17 +178,16 @@ impl Endpoint {
             );
         }
         if !listen.is_empty() {
+            let door = Door::new(load, pins.clone(), tally.clone(), give, joins);
             for socket in &sockets {
-                let (pins, handshakes, give) = (pins.clone(), handshakes.clone(), give.clone());
-                let (joins, places) = (joins.clone(), places.clone());
-                let door = Door { pins, handshakes, load, give, joins, places };
-                tokio::spawn(door.watch(socket.clone()));
+                tokio::spawn(door.clone().watch(socket.clone()));
             }
         }
         let (identity, accepted) = (std::sync::Mutex::new(identity.clone()), Mutex::new(accepted));
         let (strangers, dials) = (Mutex::new(strangers), speaks.client);
         let answers = (!listen.is_empty()).then_some(speaks.server);
-        Ok(Endpoint(Arc::new(Inner { sockets, identity, pins, timing, accepted, strangers, dials, answers })))
+        let inner = Inner { sockets, identity, pins, tally, timing, accepted, strangers, dials, answers };
+        Ok(Endpoint(Arc::new(inner)))
     }
 
     /// The next connection of a node whose key is pinned; `None` once the endpoint is shut down or only dials.
@@ -225,6 +223,11 @@ impl Endpoint {
     /// The keys that may speak here.
     pub fn pins(&self) -> &Pins {
         &self.0.pins
+    }
+
+    /// What has happened here since the start, by its name.
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.0.tally
     }
 
     /// Closes every connection with that reason, accepts no more, and waits for a bounded time until the other
@@ -277,91 +280,16 @@ struct Speaks {
     client: &'static [u8],
 }
 
-/// How many handshakes may be under way.
-#[derive(Clone, Copy)]
-pub(super) struct Load {
-    pub(super) before_retry_max: usize,
-    pub(super) handshakes_max: usize,
-}
-
-impl Default for Load {
-    fn default() -> Load {
-        Load { before_retry_max: HANDSHAKES_BEFORE_RETRY_MAX, handshakes_max: HANDSHAKES_MAX }
-    }
-}
-
-/// Where strangers are sorted out.
-#[derive(Clone)]
-struct Door {
-    pins: Pins,
-    handshakes: Arc<Semaphore>,
-    load: Load,
-    give: mpsc::Sender<Connection>,
-    joins: mpsc::Sender<Stranger>,
-    places: Arc<Semaphore>,
-}
-
-impl Door {
-    async fn watch(self, socket: quinn::Endpoint) {
-        while let Some(incoming) = socket.accept().await {
-            let busy = self.load.handshakes_max - self.handshakes.available_permits();
-            if busy >= self.load.before_retry_max && !incoming.remote_address_validated() {
-                // Under load an address has to prove itself before it costs anything. It cannot fail: an address
-                // that is not validated may be asked to retry.
-                let _ = incoming.retry();
-                continue;
-            }
-            let Ok(permit) = self.handshakes.clone().try_acquire_owned() else {
-                incoming.refuse();
-                continue;
-            };
-            let door = self.clone();
-            tokio::spawn(async move {
-                door.admit(incoming).await;
-                drop(permit);
-            });
-        }
-    }
-
-    async fn admit(&self, incoming: quinn::Incoming) {
-        let from = canonical(incoming.remote_address());
-        let connection = match timeout(HANDSHAKE_TIMEOUT, incoming.into_future()).await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => {
-                let error = LinkError::from(error);
-                return tracing::info!(%from, %error, "a handshake failed");
-            }
-            Err(_) => return tracing::info!(%from, "a handshake was not finished in time"),
-        };
-        let Some(key) = tls::proven(&connection) else {
-            return connection.close(CloseCode::NOT_PINNED.wire(), b"no key was shown");
-        };
-        if tls::joins(&connection) {
-            let Ok(place) = self.places.clone().try_acquire_owned() else {
-                return connection.close(CloseCode::CROWDED.wire(), b"too many are joining, try again");
-            };
-            // Not among the connections of the pins: the answer to whoever leaves goes over it.
-            let connection = Connection::new(connection, key, self.pins.clone(), 0);
-            let _ = self.joins.send((connection, place)).await;
-            return;
-        }
-        let Some(number) = self.pins.admit(key, &connection) else {
-            tracing::warn!(%from, %key, "refused: this key is not pinned here as a node of any cluster");
-            return connection.close(CloseCode::NOT_PINNED.wire(), not_pinned(&key).as_bytes());
-        };
-        let connection = Connection::new(connection, key, self.pins.clone(), number);
-        // Fails only when nobody will accept any more: then the connection is dropped, and so closed.
-        let _ = self.give.send(connection).await;
-    }
-}
-
 /// A process that comes back with the same key recognises the connections of its earlier life and resets them at
 /// once. Both secrets are needed: quinn answers only to connection ids that its generator recognises.
 fn endpoint_config(identity: &Identity) -> EndpointConfig {
     let reset = hmac::Key::new(hmac::HMAC_SHA256, &identity.secret::<64>("stateless reset"));
-    let ids = u64::from_ne_bytes(identity.secret("connection ids"));
+    let ids = Ids::of(&identity.secret("connection ids"));
     let mut config = EndpointConfig::new(Arc::new(reset));
-    config.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(ids)));
+    config.cid_generator(move || Box::new(ids.clone()));
+    // Each is smaller than the packet that it answers, and only an earlier connection's own packet is answered: so all
+    // clients of a node that crashed learn of it with their next packet, also those whose packets come in one batch.
+    config.min_reset_interval(Duration::ZERO);
     config.supported_versions(vec![1]);
     config
 }
@@ -399,6 +327,8 @@ fn transport_config(timing: Timing) -> TransportConfig {
         .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES_MAX)
         .initial_mtu(1200)
         .mtu_discovery_config(None)
+        // With it, each connection keeps room for ten datagrams to be sent at once, and nothing here ever fills one.
+        .enable_segmentation_offload(false)
         .max_idle_timeout(Some(
             IdleTimeout::try_from(timing.idle).unwrap_or(VarInt::from_u32(u32::MAX).into()),
         ));

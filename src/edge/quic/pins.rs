@@ -1,11 +1,18 @@
 //! Which keys may speak here, and the live connections of each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::CloseCode;
+use crate::edge::clock::Clock;
 use crate::edge::identity::Fingerprint;
-use crate::limits::CONNECTIONS_PER_KEY_MAX;
+use crate::edge::meter::{Allowance, Meter};
+use crate::limits::{CONNECTIONS_PER_KEY_MAX, DIALS_PER_KEY_A_SECOND, DIALS_PER_KEY_AT_ONCE};
+
+/// How often one key may come.
+const DIALS_PER_KEY: Allowance =
+    Allowance { at_once: DIALS_PER_KEY_AT_ONCE, a_second: DIALS_PER_KEY_A_SECOND };
 
 /// The pinned keys: a handle that all who need them share. Replacing the keys closes the live connections of
 /// those that were removed.
@@ -14,15 +21,16 @@ pub struct Pins(Arc<Mutex<State>>);
 
 impl std::fmt::Debug for Pins {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(&self.lock().pinned).finish()
+        f.debug_set().entries(self.lock().pinned.keys()).finish()
     }
 }
 
 #[derive(Default)]
 struct State {
-    pinned: BTreeSet<Fingerprint>,
-    /// By age: numbers only rise.
-    live: BTreeMap<u64, (Fingerprint, quinn::Connection)>,
+    /// With how often each dials.
+    pinned: BTreeMap<Fingerprint, Meter>,
+    /// Of each key by age: numbers only rise. One key's connections are few, and those of all keys are many.
+    live: BTreeMap<Fingerprint, BTreeMap<u64, quinn::Connection>>,
     next: u64,
 }
 
@@ -30,33 +38,40 @@ impl Pins {
     /// The given keys.
     pub fn new(keys: impl IntoIterator<Item = Fingerprint>) -> Pins {
         let pins = Pins::default();
-        pins.lock().pinned = keys.into_iter().collect();
+        pins.lock().pinned = keys.into_iter().map(|key| (key, Meter::default())).collect();
         pins
     }
 
     /// Whether a key may speak here.
     pub fn contains(&self, key: &Fingerprint) -> bool {
-        self.lock().pinned.contains(key)
+        self.lock().pinned.contains_key(key)
     }
 
     /// Takes other keys from now on, and closes every connection, dialled or accepted, of a key that was pinned
     /// and is no longer.
     pub fn replace(&self, keys: impl IntoIterator<Item = Fingerprint>) {
         let mut state = self.lock();
-        let keys = keys.into_iter().collect();
-        let before = std::mem::replace(&mut state.pinned, keys);
-        for (key, connection) in state.live.values() {
-            if before.contains(key) && !state.pinned.contains(key) {
-                connection.close(CloseCode::NOT_PINNED.wire(), not_pinned(key).as_bytes());
+        let before = std::mem::take(&mut state.pinned);
+        let kept = |key: Fingerprint| (key, before.get(&key).copied().unwrap_or_default());
+        state.pinned = keys.into_iter().map(kept).collect();
+        for (key, connections) in &state.live {
+            if before.contains_key(key) && !state.pinned.contains_key(key) {
+                for connection in connections.values() {
+                    connection.close(CloseCode::NOT_PINNED.wire(), not_pinned(key).as_bytes());
+                }
             }
         }
     }
 
-    /// Notes a connection of a key that was accepted; `None` if that key may not speak here. The look at the pins
-    /// and the note are one step, so that no connection slips past a [`Pins::replace`].
-    pub(super) fn admit(&self, key: Fingerprint, connection: &quinn::Connection) -> Option<u64> {
+    /// Notes a connection of a key that was accepted, unless that key may not speak here or comes too often. The look
+    /// at the pins and the note are one step, so that no connection slips past a [`Pins::replace`].
+    pub(super) fn admit(&self, key: Fingerprint, connection: &quinn::Connection) -> Result<u64, Unwelcome> {
         let mut state = self.lock();
-        state.pinned.contains(&key).then(|| state.note(key, connection))
+        let dials = state.pinned.get_mut(&key).ok_or(Unwelcome::NotPinned)?;
+        if !dials.take(Clock.now(), DIALS_PER_KEY) {
+            return Err(Unwelcome::TooOften);
+        }
+        Ok(state.note(key, connection))
     }
 
     /// Notes a connection that was dialled with pins of its own.
@@ -64,8 +79,13 @@ impl Pins {
         self.lock().note(key, connection)
     }
 
-    pub(super) fn forget(&self, number: u64) {
-        self.lock().live.remove(&number);
+    pub(super) fn forget(&self, key: Fingerprint, number: u64) {
+        if let Entry::Occupied(mut of_key) = self.lock().live.entry(key) {
+            of_key.get_mut().remove(&number);
+            if of_key.get().is_empty() {
+                of_key.remove();
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -76,17 +96,24 @@ impl Pins {
 
 impl State {
     fn note(&mut self, key: Fingerprint, connection: &quinn::Connection) -> u64 {
-        let same =
-            |entry: &&(Fingerprint, quinn::Connection)| entry.0 == key && entry.1.close_reason().is_none();
-        if self.live.values().filter(same).count() >= CONNECTIONS_PER_KEY_MAX
-            && let Some((_, oldest)) = self.live.values().find(same)
+        let of_key = self.live.entry(key).or_default();
+        let mut open = of_key.values().filter(|connection| connection.close_reason().is_none());
+        if let Some(oldest) = open.next()
+            && open.count() + 1 >= CONNECTIONS_PER_KEY_MAX
         {
             oldest.close(CloseCode::CROWDED.wire(), b"the same key has too many connections here");
         }
         self.next += 1;
-        self.live.insert(self.next, (key, connection.clone()));
+        of_key.insert(self.next, connection.clone());
         self.next
     }
+}
+
+/// Why an accepted connection is not kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unwelcome {
+    NotPinned,
+    TooOften,
 }
 
 /// What a stranger is told.

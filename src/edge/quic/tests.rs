@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::endpoint::Load;
+use super::door::Load;
 use super::*;
 use crate::edge::identity::{Fingerprint, Identity};
 use crate::edge::tls::{self, Expected};
-use crate::limits::{CONNECTIONS_PER_KEY_MAX, MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX};
+use crate::limits::{
+    CONNECTIONS_PER_KEY_MAX, MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX, TURNED_AWAY_AT_ONCE,
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Far beyond the deadline: what ends a connection in these tests is never the idle time-out.
@@ -375,29 +377,62 @@ async fn a_node_that_leaves_leaves_no_ghosts() {
     assert!(soon(server.accept()).await.is_none());
 }
 
-async fn dial_under(load: Load) -> Result<Connection, DialError> {
+/// Dials a server under this load: whether it gets in, and how often the server asked for a proof and refused.
+async fn dial_under(load: Load) -> (Result<(), LinkError>, [u64; 2]) {
     let (a, b) = (node(), node());
     let server = Endpoint::bind_under(&b, &[LOCAL], Pins::new([a.fingerprint()]), TIMING, load).unwrap();
     echo_all(server.clone());
     let client = dialler(&a);
-    let connection = soon(client.dial(&address(&server), &[b.fingerprint()])).await?;
-    assert_eq!(soon(connection.ask(b"12")).await.unwrap(), b"21");
-    Ok(connection)
+    let dialled = match soon(client.dial(&address(&server), &[b.fingerprint()])).await {
+        Ok(connection) => soon(connection.ask(b"12")).await.map(|reply| assert_eq!(reply, b"21")),
+        Err(mut failed) => Err(failed.attempts.remove(0).error),
+    };
+    (dialled, ["retried", "refused"].map(|name| counted(&server, name)))
+}
+
+fn counted(endpoint: &Endpoint, name: &str) -> u64 {
+    endpoint.tally().counts().find(|(known, _)| *known == name).unwrap().1
 }
 
 #[tokio::test]
 async fn under_load_an_address_proves_itself_first_and_then_gets_in() {
-    let plain = dial_under(Load::default()).await.unwrap();
-    let proved = dial_under(Load { before_retry_max: 0, ..Load::default() }).await.unwrap();
-    // The Retry costs one more packet each way.
-    let sent = |connection: &Connection| connection.quinn().stats().frame_tx.crypto;
-    assert!(sent(&proved) > sent(&plain), "{} {}", sent(&proved), sent(&plain));
+    assert_eq!(dial_under(Load::default()).await, (Ok(()), [0, 0]));
+    let (dialled, [retried, _]) = dial_under(Load { before_retry_max: 0, ..Load::default() }).await;
+    assert!(dialled.is_ok() && retried > 0, "{dialled:?} {retried}");
+    let mut busy = Load::default();
+    busy.per_source.before_proof_max = 0;
+    let (dialled, [retried, _]) = dial_under(busy).await;
+    assert!(dialled.is_ok() && retried > 0, "{dialled:?} {retried}");
 }
 
 #[tokio::test]
 async fn with_too_many_handshakes_under_way_a_dial_is_refused() {
-    let failed = dial_under(Load { before_retry_max: 0, handshakes_max: 0 }).await.unwrap_err();
-    assert_eq!(failed.attempts[0].error, LinkError::Refused);
+    let full = Load { before_retry_max: 0, handshakes_max: 0, ..Load::default() };
+    let mut busy = Load::default();
+    busy.per_source.handshakes_max = 0;
+    for load in [full, busy] {
+        let (dialled, [_, refused]) = dial_under(load).await;
+        assert_eq!(dialled, Err(LinkError::Refused));
+        assert!(refused > 0);
+    }
+}
+
+#[tokio::test]
+async fn who_goes_on_sending_what_cannot_be_read_is_cut_off() {
+    let (_client, dialled, server, accepted) = pair().await;
+    echo(accepted);
+    let mut sent = 0;
+    let why = loop {
+        sent += 1;
+        assert!(sent < 100 * TURNED_AWAY_AT_ONCE, "nobody cuts it off");
+        let Ok((mut send, mut receive)) = soon(dialled.quinn().open_bi()).await else {
+            break soon(dialled.closed()).await;
+        };
+        let _ = send.write_all(&[1; MESSAGE_BYTES_MAX + 1]).await;
+        let _ = soon(receive.read_to_end(10)).await;
+    };
+    assert!(matches!(&why, LinkError::Closed { code: CloseCode::MISBEHAVED, .. }), "{why:?}");
+    assert!(counted(&server, "request_turned_away") > u64::from(TURNED_AWAY_AT_ONCE));
 }
 
 /// A server on a thread and a runtime of its own.
