@@ -82,7 +82,7 @@ include '$STATE/follow.conf'"
         fail "$DATA/postgresql.auto.conf sets" $owned "which is the hook's business: ALTER SYSTEM RESET it, or delete the line"
 }
 
-# As a standby, always.
+# As a standby, always; $1: along which timeline, or the latest.
 start_server() {
     write_server_conf
     [ -e "$STATE/acknowledge.conf" ] || keep "$STATE/acknowledge.conf" "synchronous_standby_names = '\"tiebreak-nobody\"'"
@@ -92,7 +92,7 @@ start_server() {
     [ -e "$LOG" ] || "${AS_OWNER[@]}" touch "$LOG"
     # It does not restart by itself after a crash: who leads then is decided by the votes.
     "${AS_OWNER[@]}" "$BIN/postgres" -D "$DATA" -c "config_file=$STATE/server.conf" -c restart_after_crash=off \
-        -c hot_standby=on -c wal_log_hints=on -c recovery_target_timeline=latest \
+        -c hot_standby=on -c wal_log_hints=on -c "recovery_target_timeline=${1:-latest}" \
         >> "$LOG" 2>&1 < /dev/null 9>&- &
     started=$!
 }
