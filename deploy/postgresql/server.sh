@@ -72,6 +72,7 @@ wal_retrieve_retry_interval = 200ms
 wal_receiver_timeout = 5s
 wal_receiver_status_interval = 1s
 wal_sender_timeout = 5s
+wal_log_hints = on
 max_slot_wal_keep_size = ${KEEP_WAL:-8GB}
 include '$STATE/acknowledge.conf'
 include '$STATE/follow.conf'"
@@ -82,7 +83,7 @@ include '$STATE/follow.conf'"
         fail "$DATA/postgresql.auto.conf sets" $owned "which is the hook's business: ALTER SYSTEM RESET it, or delete the line"
 }
 
-# As a standby, always; $1: along which timeline, or the latest.
+# As a standby, always.
 start_server() {
     write_server_conf
     [ -e "$STATE/acknowledge.conf" ] || keep "$STATE/acknowledge.conf" "synchronous_standby_names = '\"tiebreak-nobody\"'"
@@ -92,7 +93,7 @@ start_server() {
     [ -e "$LOG" ] || "${AS_OWNER[@]}" touch "$LOG"
     # It does not restart by itself after a crash: who leads then is decided by the votes.
     "${AS_OWNER[@]}" "$BIN/postgres" -D "$DATA" -c "config_file=$STATE/server.conf" -c restart_after_crash=off \
-        -c hot_standby=on -c wal_log_hints=on -c "recovery_target_timeline=${1:-latest}" \
+        -c hot_standby=on -c recovery_target_timeline=latest \
         >> "$LOG" 2>&1 < /dev/null 9>&- &
     started=$!
 }
