@@ -15,9 +15,13 @@
 mod failures;
 #[path = "postgresql/hosts.rs"]
 mod hosts;
+#[path = "postgresql/links.rs"]
+mod links;
 #[path = "postgresql/load.rs"]
 mod load;
 #[path = "postgresql/pair.rs"]
 mod pair;
+#[path = "postgresql/rounds.rs"]
+mod rounds;
 #[path = "postgresql/wire.rs"]
 mod wire;

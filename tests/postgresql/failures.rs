@@ -1,6 +1,8 @@
 //! One thing fails, under load.
 
-use crate::hosts::{A, B, W};
+use std::path::Path;
+
+use crate::hosts::{A, B, NAMES, W};
 use crate::load::Load;
 use crate::pair::{Pair, can_run};
 
@@ -120,27 +122,86 @@ fn a_switchover_under_load() {
 
 /// Shows: the one that missed writes is refused by the witness although it is the only one left, and says so; the return of
 /// the other one brings everything back (case 4).
+fn both_die(first: usize) {
+    if !can_run() {
+        return;
+    }
+    let last = 1 - first;
+    let mut pair = Pair::start();
+    let mut load = Load::start(&pair, "both die, the stale one boots first");
+    load.fault(&format!("power off at {}", NAMES[first]));
+    pair.power_off(first);
+    pair.until_solo(last);
+    load.goes_on(&pair);
+    load.fault(&format!("power off at {}, {} comes back", NAMES[last], NAMES[first]));
+    pair.power_off(last);
+    pair.power_on(first);
+    pair.until("it is refused, and says why", || {
+        Pair::state(first)["refused"].as_str().is_some_and(|why| why.contains("confirmed"))
+            && Pair::code(first, "/primary") == Some(503)
+    });
+    load.fault(&format!("{} comes back", NAMES[last]));
+    pair.power_on(last);
+    pair.until_pair(last);
+    load.goes_on(&pair);
+    load.check(&pair);
+}
+
 #[test]
-fn the_stale_one_is_refused_after_both_have_died_one_after_the_other() {
+fn the_stale_one_is_refused_after_both_have_died_the_primary_first() {
+    both_die(A);
+}
+
+#[test]
+fn the_stale_one_is_refused_after_both_have_died_the_standby_first() {
+    both_die(B);
+}
+
+/// Shows: the two servers agree on a switchover without the witness.
+#[test]
+fn a_switchover_while_the_witness_is_down() {
     if !can_run() {
         return;
     }
     let mut pair = Pair::start();
-    let mut load = Load::start(&pair, "both die, the stale one boots first");
-    load.fault("power off at a");
-    pair.power_off(A);
-    pair.until_solo(B);
-    load.goes_on(&pair);
-    load.fault("power off at b, a comes back");
-    pair.power_off(B);
-    pair.power_on(A);
-    pair.until("a is refused, and says why", || {
-        Pair::state(A)["refused"].as_str().is_some_and(|why| why.contains("confirmed"))
-            && Pair::code(A, "/primary") == Some(503)
+    let mut load = Load::start(&pair, "switchover without the witness");
+    pair.power_off(W);
+    pair.until("it is missed", || Pair::state(A)["redundant"] == false);
+    load.fault("switchover");
+    pair.until("a switchover is taken", || {
+        Pair::code(B, "/primary") == Some(200) || pair.switchover(A).status.success()
     });
-    load.fault("b comes back");
-    pair.power_on(B);
+    pair.until_primary(B);
+    load.goes_on(&pair);
+    load.fault("the witness comes back");
+    pair.power_on(W);
     pair.until_pair(B);
     load.goes_on(&pair);
     load.check(&pair);
+}
+
+/// Shows: clients behind the shipped HAProxy keep one address through a failover.
+#[test]
+fn haproxy_follows_the_primary() {
+    if !can_run() {
+        return;
+    }
+    if !Path::new("/usr/sbin/haproxy").exists() {
+        eprintln!("skipped: this story needs haproxy (Debian: haproxy)");
+        return;
+    }
+    let mut pair = Pair::start();
+    let mut proxy = pair.proxy();
+    let mut load = Load::through(&pair, "behind HAProxy", ([127, 0, 0, 1], 5000).into());
+    load.fault("power off at a");
+    pair.power_off(A);
+    pair.until_primary(B);
+    load.goes_on(&pair);
+    load.fault("a comes back");
+    pair.power_on(A);
+    pair.until_pair(B);
+    load.goes_on(&pair);
+    load.check(&pair);
+    proxy.kill().expect("it runs");
+    proxy.wait().expect("it ends");
 }

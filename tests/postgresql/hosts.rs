@@ -1,9 +1,10 @@
 //! Three hosts and a place for clients: network namespaces, each two joined by a pair of virtual interfaces of their own,
 //! so that each link can be cut by itself.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -93,10 +94,13 @@ impl Hosts {
         format!("{}{}", self.name, NAMES[host])
     }
 
+    fn mount(&self, host: usize) -> PathBuf {
+        Path::new("/run/netns").join(self.namespace(host))
+    }
+
     /// The calling thread, and what it starts from now on, is there.
     pub fn enter(&self, host: usize) {
-        let place = Path::new("/run/netns").join(self.namespace(host));
-        let file = File::open(place).expect("the namespace is there");
+        let file = File::open(self.mount(host)).expect("the namespace is there");
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may");
     }
 
@@ -157,12 +161,17 @@ impl Hosts {
         }
     }
 
+    /// What runs there, but for this program, whose threads come and go.
     fn processes(&self, host: usize) -> Vec<Pid> {
-        let output = ip(&format!("netns pids {}", self.namespace(host)));
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let own = i32::try_from(std::process::id()).ok();
-        let others = text.lines().filter_map(|line| line.trim().parse().ok());
-        others.filter(|pid| Some(*pid) != own).filter_map(Pid::from_raw).collect()
+        let Ok(place) = fs::metadata(self.mount(host)) else { return Vec::new() };
+        let is_there = |pid: &u32| {
+            let seen = fs::metadata(format!("/proc/{pid}/ns/net"));
+            seen.is_ok_and(|seen| (seen.dev(), seen.ino()) == (place.dev(), place.ino()))
+        };
+        let names = fs::read_dir("/proc").expect("it is there").flatten();
+        let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let others = pids.filter(|pid| *pid != std::process::id()).filter(is_there);
+        others.filter_map(|pid| Pid::from_raw(pid.try_into().ok()?)).collect()
     }
 
     /// A signal to everything that runs there, until nothing new appears.

@@ -62,6 +62,11 @@ impl Load {
         Load::begin(pair, name, None)
     }
 
+    /// Clients that know one address, behind which something follows the primary.
+    pub fn through(pair: &Pair, name: &'static str, address: SocketAddr) -> Load {
+        Load::begin(pair, name, Some(address))
+    }
+
     fn begin(pair: &Pair, name: &'static str, through: Option<SocketAddr>) -> Load {
         let shared = Arc::new(Shared::default());
         shared.primary.store(if through.is_some() { ELSEWHERE } else { NOBODY }, Ordering::Relaxed);
@@ -145,10 +150,17 @@ impl Load {
         let strange = self.shared.strange.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let unknown = self.shared.unknown.load(Ordering::Relaxed);
         let mut table = String::new();
+        let mut pauses: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for (number, (what, at)) in self.faults.iter().enumerate() {
             let to = self.faults.get(number + 1).map_or(ended, |(_, next)| *next);
             let pause = self.pause_between(*at, to).as_secs_f64();
             table += &format!("| {} | {what} | {pause:.2} s |\n", self.name);
+            pauses.entry(what).or_default().push(pause);
+        }
+        for (what, mut pauses) in pauses.into_iter().filter(|(_, pauses)| pauses.len() > 2) {
+            pauses.sort_by(f64::total_cmp);
+            let (middle, rounds) = (pauses[pauses.len() / 2], pauses.len());
+            table += &format!("| {} | {what} | median of {rounds}: {middle:.2} s |\n", self.name);
         }
         println!(
             "{table}| {} | acknowledged {}, lost {lost}, unknown {unknown}, probes of both servers {}, two at a time {} |",

@@ -304,6 +304,20 @@ impl Pair {
         self.agents[node] = Some(self.hosts.spawn(node, command));
     }
 
+    /// HAProxy where the clients are, by the shipped file.
+    pub fn proxy(&self) -> Child {
+        let mut text = fs::read_to_string(shipped("haproxy.cfg")).expect("shipped");
+        for node in [A, B] {
+            text = text.replace(&format!("{}.example", NAMES[node]), &address(node, C));
+        }
+        fs::write(self.place("haproxy.cfg"), text).expect("written");
+        let mut command = Command::new("/usr/sbin/haproxy");
+        command.arg("-db").arg("-f").arg(self.place("haproxy.cfg"));
+        let log = File::create(self.place("haproxy.log")).expect("a log");
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
+        self.hosts.spawn(C, command)
+    }
+
     /// SIGKILL to the agent, or the witness, alone.
     pub fn kill_agent(&mut self, node: usize) {
         let mut child = self.agents[node].take().expect("it runs");
@@ -357,6 +371,13 @@ impl Pair {
     pub fn state(node: usize) -> Value {
         let body = Pair::get(node, "/status").map(|(_, body)| body).unwrap_or_default();
         serde_json::from_str(&body).unwrap_or(Value::Null)
+    }
+
+    /// Whether that node's votes have a link to the witness.
+    pub fn hears_witness(node: usize) -> bool {
+        let state = Pair::state(node);
+        let others = state["voter"]["others"].as_array().into_iter().flatten();
+        others.into_iter().any(|other| other["node"] == "w")
     }
 
     /// What that server says, at present.
