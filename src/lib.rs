@@ -19,7 +19,11 @@
 //! | a service of your own | yes | [`fence::Gate`], [`fence::Gates`], [`fence::token_of`] |
 //! | PostgreSQL that others write into | yes | `deploy/postgresql/fence.sql` |
 //! | object stores with conditional writes | yes, each object by itself | `fence::FencedStore` (feature `object-store`) |
-//! | plain files, block devices, stores without conditions, legacy services | no | one writer per partition, STONITH, a watchdog: `deploy/fencing/README.md` |
+//! | plain files, block devices, stores without conditions, legacy services | no | |
+//!
+//! Where the resource cannot refuse, no lock is safe. Redesign: one writer per partition, or new names for new data and one
+//! conditional write that says which count. Or take the machine away: STONITH for shared disks and for whatever cannot be
+//! undone, a watchdog where nothing reaches the power switch (`deploy/fencing/README.md` has more).
 //!
 //! # A whole cluster in one program
 //!
