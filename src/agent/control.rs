@@ -107,6 +107,13 @@ pub enum Reply {
         /// Who, and for how long at least.
         text: String,
     },
+    /// The name is waited for. Said once, and again when somebody begins or ceases to hold it.
+    Waits {
+        /// For what.
+        text: String,
+        /// Whether somebody else holds it; if not, no leader can be asked.
+        taken: bool,
+    },
     /// The name is held.
     Held {
         /// Under this token.

@@ -5,13 +5,14 @@
 //! leaves the name to end by itself: what was done under the lock may still run.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Take};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::client::{NamedLease, Names, NotAcquired};
 use crate::edge::clock::Clock;
@@ -96,14 +97,28 @@ impl Locks {
             return send(writer, &Reply::Refused { text }).await;
         };
         let mut line = String::new();
-        let mut said = std::pin::pin!(reader.read_line(&mut line));
+        let mut said = pin!(reader.read_line(&mut line));
         let span = Duration::from_millis(u64::from(wish.lease_ms));
-        let acquired = tokio::select! {
-            // It hung up while it waited.
-            _ = &mut said => return Ok(()),
-            acquired = async {
-                if wish.wait { self.names.wait(wish.name, span, |_| {}).await } else { self.names.acquire(wish.name, span).await }
-            } => acquired,
+        let (tell, mut told) = watch::channel(None);
+        let mut acquiring = pin!(async {
+            if wish.wait {
+                self.names.wait(wish.name, span, |why| waits(&tell, why)).await
+            } else {
+                self.names.acquire(wish.name, span).await
+            }
+        });
+        let acquired = loop {
+            tokio::select! {
+                // It hung up while it waited.
+                _ = &mut said => return Ok(()),
+                acquired = &mut acquiring => break acquired,
+                Ok(()) = told.changed() => {
+                    let why = told.borrow_and_update().clone();
+                    if let Some((text, taken)) = why {
+                        send(writer, &Reply::Waits { text, taken }).await?;
+                    }
+                }
+            }
         };
         let lease = match acquired {
             Ok(lease) => lease,
@@ -137,6 +152,18 @@ impl Locks {
         }
         Ok(())
     }
+}
+
+/// Tells why a name is waited for, when that has changed: how long it may take does with each attempt.
+fn waits(tell: &watch::Sender<Option<(String, bool)>>, why: &NotAcquired) {
+    let taken = matches!(refusal(why), Reply::Busy { .. });
+    tell.send_if_modified(|said| {
+        let is_new = said.as_ref().is_none_or(|(_, before)| *before != taken);
+        if is_new {
+            *said = Some((why.to_string(), taken));
+        }
+        is_new
+    });
 }
 
 fn refusal(why: &NotAcquired) -> Reply {

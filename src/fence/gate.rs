@@ -57,7 +57,7 @@ pub enum GateError {
 /// a gate that has forgotten what it saw would admit anybody.
 ///
 /// A token that is not new costs a comparison; a new one (once per change of leader) costs one sync. Calls may
-/// come from any number of threads and may block.
+/// come from any number of threads and may block: from async code, call within `spawn_blocking`, the write included.
 ///
 /// ```
 /// use tiebreak::fence::{Gate, GateError};

@@ -28,7 +28,8 @@ use super::gate::{GateError, StaleToken};
 ///
 /// The directory is used by one process at a time: the one that does the writes. It is made once with
 /// [`Gates::create`]; opening one whose state is gone is an error. A token that is not new costs a comparison, a new
-/// one a sync, which callers of other resources share. Calls may come from any number of threads and may block.
+/// one a sync, which callers of other resources share. Calls may come from any number of threads and may block:
+/// from async code, call within `spawn_blocking`, the write included.
 ///
 /// ```
 /// use tiebreak::fence::{GateError, Gates};

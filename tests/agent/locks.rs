@@ -266,5 +266,13 @@ fn each_end_of_a_lock_has_its_exit_code_and_leaves_nothing_running() {
     assert_eq!(held.code(), Some(75));
     assert_eq!(ends_with(lock(&b, &["y"], &["true"])), Some(69));
     assert_eq!(ends_with(lock(&a, &["y"], &["true"])), Some(0));
+    // Where no leader can be asked, nobody else holds it.
+    stage.run(B);
+    stage.until_pair(A);
+    stage.kill(A);
+    stage.kill(W);
+    for patience in [["--no-wait"].as_slice(), &["--wait", "300ms"]] {
+        assert_eq!(ends_with(lock(&b, &[patience, &["y"]].concat(), &["true"])), Some(69), "{patience:?}");
+    }
     check(&stage);
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,14 +111,28 @@ impl Lock {
                 std::future::pending::<()>().await;
             }
         };
-        let reply = tokio::select! {
-            reply = agent.reply() => reply?,
-            () = given_up => {
-                eprintln!("tiebreak: {} is not free after {:?}", self.name, self.wait.unwrap_or_default());
-                return Ok(ExitCode::from(self.conflict_exit_code));
+        let (mut given_up, mut unheard, mut asked) = (pin!(given_up), pin!(unheard), None);
+        let reply = loop {
+            tokio::select! {
+                reply = agent.reply() => match reply? {
+                    Some(Reply::Waits { text, taken }) => {
+                        eprintln!("tiebreak: waits for {}: {text}", self.name);
+                        asked = Some((text, taken));
+                    }
+                    reply => break reply,
+                },
+                () = &mut given_up => {
+                    let span = self.wait.unwrap_or_default();
+                    let (text, taken) =
+                        asked.unwrap_or_else(|| ("the agent has not answered".to_owned(), false));
+                    eprintln!("tiebreak: {} was not had in {span:?}: {text}", self.name);
+                    return Ok(ExitCode::from(if taken { self.conflict_exit_code } else { UNAVAILABLE }));
+                }
+                () = &mut unheard => {
+                    anyhow::bail!("the agent does not answer: it is stopped, or this machine starves it")
+                }
+                number = signals.next() => return Ok(ExitCode::from(128 + number)),
             }
-            () = unheard => anyhow::bail!("the agent does not answer: it is stopped, or this machine starves it"),
-            number = signals.next() => return Ok(ExitCode::from(128 + number)),
         };
         match reply {
             Some(Reply::Held { token, until_ns }) => self.work(agent, signals, token, Moment(until_ns)).await,

@@ -92,7 +92,7 @@ impl Which {
                     eprintln!("tiebreak: {text}");
                     return Ok(ExitCode::from(REFUSED));
                 }
-                Reply::State { .. } | Reply::Held { .. } | Reply::Lost { .. } => {}
+                Reply::State { .. } | Reply::Waits { .. } | Reply::Held { .. } | Reply::Lost { .. } => {}
             }
         }
         bail!("the agent has hung up; look at its log, and at `tiebreak status`")
