@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -411,6 +412,10 @@ fn keys_change_while_the_pair_runs_and_the_leader_stays() {
         &tiebreak(&["keys", "rotate", "--finish", "--config"], &[&file]),
         "does not take the new key yet",
     );
+    refused(
+        &tiebreak(&["keys", "rotate", "--drop", "--config"], &[&file]),
+        "has not changed to its new key yet",
+    );
     let text = fs::read_to_string(&other).expect("a file");
     fs::write(&other, text.replace(&old, &format!("{old}\", \"{new}"))).expect("written");
     b.hang_up();
@@ -426,7 +431,16 @@ fn keys_change_while_the_pair_runs_and_the_leader_stays() {
     assert!(listed.contains(&new) && !listed.contains(&old), "{listed}");
     // The witness's own key: both replicas list the new one first.
     let witness_old = printed(&tiebreak(&["keys", "show"], &[&stage.path("w.pem")]));
+    // Root makes it, and the witness's user has to be able to read it.
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        std::os::unix::fs::chown(stage.path("w.pem"), Some(12345), Some(12345)).expect("root may");
+    }
     let witness_new = printed(&tiebreak(&["keys", "rotate", "--config"], &[&stage.path("w.toml")]));
+    if is_root {
+        let made = fs::metadata(stage.path("w.pem.next")).expect("the new key");
+        assert_eq!((made.uid(), made.gid()), (12345, 12345));
+    }
     for (path, agent) in [(&file, &a), (&other, &b)] {
         let text = fs::read_to_string(path).expect("a file");
         fs::write(path, text.replace(&witness_old, &format!("{witness_old}\", \"{witness_new}")))

@@ -88,6 +88,18 @@ impl Registration {
         Registration { cluster, invitation: Some(ticket), second: None, seats: Vec::new() }
     }
 
+    /// A seat has this key alone. A code that an earlier one has used is this one's, and lets the earlier one in no more.
+    fn keep_only(&mut self, seat: usize, key: Fingerprint) {
+        let seat = &mut self.seats[seat];
+        let before = [seat.key.take(), seat.next.take()];
+        seat.key = Some(key);
+        for ticket in [&mut self.invitation, &mut self.second].into_iter().flatten() {
+            if ticket.by.is_some() && before.contains(&ticket.by) {
+                ticket.by = Some(key);
+            }
+        }
+    }
+
     fn seat_of(&self, key: Fingerprint) -> Option<usize> {
         self.seats.iter().position(|seat| seat.key == Some(key) || seat.next == Some(key))
     }
@@ -137,6 +149,10 @@ fn change(
                 // Again, after an interruption, or the other one of a pair.
                 return if of.seats[me].node == *node { Ok(Response::Done) } else { Err(Denial::Name) };
             }
+            // Also if this key once had a place, and another one has it now.
+            if !of.seats.is_empty() {
+                return Err(Denial::Used);
+            }
             if taken(key) || second_key.is_some_and(|other| taken(other) || other == key) {
                 return Err(Denial::KeyInUse);
             }
@@ -156,11 +172,14 @@ fn change(
             if first.key == Some(key) || (second.key != Some(key) && taken(key)) {
                 return Err(Denial::KeyInUse);
             }
+            if second.key.is_some_and(|held| held != key) {
+                return Err(Denial::Used);
+            }
             if at.len() > ADDRESSES_PER_NODE_MAX {
                 return Err(Denial::Unknown);
             }
             ticket.by = Some(key);
-            *second = Seat { node: *node, key: Some(key), next: None, at: at.clone(), seal: *seal };
+            *second = Seat { node: *node, key: Some(key), next: second.next, at: at.clone(), seal: *seal };
             Ok(Response::Done)
         }
         Request::Other { .. } => {
@@ -187,19 +206,20 @@ fn change(
         }
         Request::NextKey { next, .. } => {
             let me = me.ok_or(Denial::Wrong)?;
-            let seat = &mut of.seats[me];
+            let seat = &of.seats[me];
             if seat.key != Some(*next) && seat.next != Some(*next) {
                 if taken(*next) {
                     return Err(Denial::KeyInUse);
                 }
-                seat.next = Some(*next);
+                // Whoever speaks with the later one of two keys has done with the earlier one.
+                of.keep_only(me, key);
+                of.seats[me].next = Some(*next);
             }
             Ok(Response::Done)
         }
         Request::OnlyKey { .. } => {
             let me = me.ok_or(Denial::Wrong)?;
-            let seat = &mut of.seats[me];
-            (seat.key, seat.next) = (Some(key), None);
+            of.keep_only(me, key);
             Ok(Response::Done)
         }
         Request::Leave { .. } => {
@@ -319,6 +339,25 @@ mod tests {
         assert_eq!(ask(&mut of, &Request::OnlyKey { cluster }, EVE, NOW), Response::Done);
         assert_eq!(of.cluster_config().unwrap().replicas[0].keys, vec![EVE]);
         assert_eq!(ask(&mut of, &next, A, NOW), Response::Denied(Denial::Wrong));
+        // The code that it has joined with does not bring it back, and puts nobody else out.
+        let kept = of.clone();
+        assert_eq!(ask(&mut of, &first(&one, &two), A, NOW), Response::Denied(Denial::Used));
+        assert_eq!(ask(&mut of, &Request::NextKey { cluster, next: A }, B, NOW), Response::Done);
+        assert_eq!(ask(&mut of, &Request::OnlyKey { cluster }, A, NOW), Response::Done);
+        assert_eq!(ask(&mut of, &second(&two), B, NOW), Response::Denied(Denial::Used));
+        assert_eq!(of.cluster_config().unwrap().replicas[1].keys, vec![A]);
+        assert_eq!(of.seats[0], kept.seats[0]);
+    }
+
+    #[test]
+    fn a_key_that_is_followed_before_it_was_dropped_gives_its_place_to_the_one_in_use() {
+        let (one, two) = (Secret([1; 16]), Secret([2; 16]));
+        let mut of = invited(&one);
+        ask(&mut of, &first(&one, &two), A, NOW);
+        let cluster = orders();
+        ask(&mut of, &Request::NextKey { cluster, next: EVE }, A, NOW);
+        assert_eq!(ask(&mut of, &Request::NextKey { cluster, next: B }, EVE, NOW), Response::Done);
+        assert_eq!((of.seats[0].key, of.seats[0].next), (Some(EVE), Some(B)));
     }
 
     #[test]

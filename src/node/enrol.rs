@@ -1,6 +1,7 @@
 //! Where keys get their seats: the configuration, and codes that were shown.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -23,6 +24,8 @@ pub(super) struct Desk {
     store: Store,
     /// Of the configuration.
     fixed: Mutex<Vec<ClusterConfig>>,
+    /// Whose votes are served: no key of any other cluster has a seat.
+    served: Mutex<HashSet<ClusterName>>,
     seats: Seats,
     pins: Pins,
     own: Fingerprint,
@@ -40,12 +43,13 @@ impl Desk {
         queue: mpsc::Sender<Arrival>,
     ) -> Desk {
         let (store, fixed) = (Store::of(&config.own.state), Mutex::new(config.clusters.clone()));
-        Desk { store, fixed, seats, pins, own, queue, turn: tokio::sync::Mutex::default() }
+        let (served, turn) = (Mutex::default(), tokio::sync::Mutex::default());
+        Desk { store, fixed, served, seats, pins, own, queue, turn }
     }
 
     /// The clusters of the configuration and the registered ones.
     pub(super) fn clusters(&self) -> Result<Vec<ClusterConfig>, StoreError> {
-        let mut all = self.fixed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut all = lock(&self.fixed).clone();
         for found in self.store.clusters()? {
             if all.iter().any(|fixed| fixed.name == found.name) {
                 tracing::warn!(cluster = %found.name, "registered, and in the configuration, which counts");
@@ -56,40 +60,60 @@ impl Desk {
         Ok(all)
     }
 
-    /// Lets the keys in that have a seat now, and cuts off the others.
-    pub(super) fn refresh(&self) -> Result<(), StoreError> {
-        let seats = seats(&self.clusters()?);
+    /// Lets the keys of these clusters in, whose votes are served, and cuts off all others.
+    pub(super) fn seat(&self, clusters: &[ClusterConfig]) {
+        lock(&self.served).extend(clusters.iter().map(|cluster| cluster.name));
+        let seats = seats(clusters);
         let keys: Vec<Fingerprint> = seats.keys().copied().collect();
         self.seats.replace(seats);
         self.pins.replace(keys);
-        Ok(())
+    }
+
+    /// Lets the keys in that have a seat now, once there is a vote for their cluster. Those for which there is none.
+    async fn refresh(&self) -> Result<Vec<ClusterName>, StoreError> {
+        let (mut served, mut unserved) = (Vec::new(), Vec::new());
+        for cluster in self.clusters()? {
+            let is_served = lock(&self.served).contains(&cluster.name);
+            if is_served || self.serve(cluster.name, false).await {
+                served.push(cluster);
+            } else {
+                unserved.push(cluster.name);
+            }
+        }
+        self.seat(&served);
+        Ok(unserved)
     }
 
     /// Takes the clusters of another configuration from now on.
     pub(super) async fn reload(&self, config: &WitnessConfig) -> Result<(), String> {
         let _turn = self.turn.lock().await;
-        let before = self.fixed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        *self.fixed.lock().unwrap_or_else(PoisonError::into_inner) = config.clusters.clone();
-        let all = self.clusters().map_err(|error| error.to_string())?;
-        for cluster in all {
-            if !before.iter().any(|known| known.name == cluster.name)
-                && !self.serve(cluster.name, false).await
-            {
-                return Err(format!("the votes of cluster {} cannot be kept", cluster.name));
-            }
-        }
-        self.refresh().map_err(|error| error.to_string())
+        let before = std::mem::replace(&mut *lock(&self.fixed), config.clusters.clone());
+        let refused = match self.refresh().await {
+            Ok(unserved) => match unserved.first() {
+                None => return Ok(()),
+                Some(cluster) => format!("the votes of cluster {cluster} cannot be kept"),
+            },
+            Err(error) => error.to_string(),
+        };
+        *lock(&self.fixed) = before;
+        // What could be read a moment ago is put back as it was.
+        let _ = self.refresh().await;
+        Err(refused)
     }
 
     /// Has the vote of a cluster served, blank if there is none, or if it is a new cluster of that name.
     async fn serve(&self, cluster: ClusterName, blank: bool) -> bool {
         let (done, told) = oneshot::channel();
-        self.queue.send(Arrival::Serve { cluster, blank, done }).await.is_ok() && told.await.is_ok()
+        let served =
+            self.queue.send(Arrival::Serve { cluster, blank, done }).await.is_ok() && told.await.is_ok();
+        if served {
+            lock(&self.served).insert(cluster);
+        }
+        served
     }
 
     fn is_fixed(&self, cluster: ClusterName) -> bool {
-        let fixed = self.fixed.lock().unwrap_or_else(PoisonError::into_inner);
-        fixed.iter().any(|fixed| fixed.name == cluster)
+        lock(&self.fixed).iter().any(|fixed| fixed.name == cluster)
     }
 
     async fn answer(self: &Arc<Self>, request: Request, key: Fingerprint) -> Response {
@@ -106,7 +130,7 @@ impl Desk {
                         return Response::Denied(Denial::Disk);
                     }
                 }
-                Ok((response, Outcome::Same)) => return response,
+                Ok((Response::Denied(denial), Outcome::Same)) => return Response::Denied(denial),
                 Ok(_) => {}
                 Err(response) => return response,
             }
@@ -114,10 +138,15 @@ impl Desk {
         match self.attempt(&request, key, true).await {
             Ok((response, outcome)) => {
                 if outcome != Outcome::Same {
-                    if let Err(error) = self.refresh() {
-                        tracing::error!("the keys that may speak stay as they were: {error}");
-                    }
                     tracing::info!(%cluster, %key, "the registration has changed");
+                }
+                // Also if nothing has: a first attempt may not have come so far.
+                let asks = matches!(request, Request::Other { .. });
+                if (outcome != Outcome::Same || !asks && !matches!(response, Response::Denied(_)))
+                    && let Err(error) = self.refresh().await
+                {
+                    tracing::error!("the keys that may speak stay as they were: {error}");
+                    return Response::Denied(Denial::Disk);
                 }
                 response
             }
@@ -201,7 +230,12 @@ pub(super) async fn admit(endpoint: Endpoint, desk: Arc<Desk>) {
 async fn exchange(connection: &Connection, desk: &Arc<Desk>) {
     let Ok((bytes, responder)) = connection.next_request().await else { return };
     let response = match wire::decode_plain::<Request>(&bytes) {
-        Ok(request) => desk.answer(request, connection.fingerprint()).await,
+        Ok(request) => {
+            // In a task of its own: what is begun is done, also when the one who asked is not waited for any longer.
+            let (desk, key) = (desk.clone(), connection.fingerprint());
+            let answer = tokio::spawn(async move { desk.answer(request, key).await });
+            answer.await.unwrap_or(Response::Denied(Denial::Disk))
+        }
         Err(_) => Response::Denied(Denial::Unknown),
     };
     if let Response::Denied(denial) = response {
@@ -213,4 +247,9 @@ async fn exchange(connection: &Connection, desk: &Arc<Desk>) {
         // The one who asked closes.
         connection.closed().await;
     }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in there is left half done by a panic.
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -165,8 +165,9 @@ impl WitnessNode {
         let seats = Seats::default();
         let (queue, waiting) = mpsc::channel(WITNESS_QUEUE_MAX);
         let desk = Desk::new(config, identity.fingerprint(), pins.clone(), seats.clone(), queue.clone());
-        let voters = Voters::open(config, &desk.clusters()?)?;
-        desk.refresh()?;
+        let clusters = desk.clusters()?;
+        let voters = Voters::open(config, &clusters)?;
+        desk.seat(&clusters);
         let timing = Timing::of(config.own.keep_alive);
         let endpoint = Endpoint::bind_open(&identity, &config.own.listen, pins, timing)?;
         Ok(WitnessNode { endpoint, seats, voters, desk: Arc::new(desk), waiting, queue })

@@ -90,7 +90,11 @@ pub(super) async fn join(of: Join) -> anyhow::Result<Joined> {
             plan.state.display()
         );
     }
-    let key = plan.config.with_extension("pem");
+    // A file that is there may name another one.
+    let key = match NodeConfig::load(&plan.config) {
+        Ok(config) => config.own().key.clone(),
+        Err(_) => plan.config.with_extension("pem"),
+    };
     let (identity, made) = match Identity::create(&key) {
         Ok(identity) => (identity, true),
         Err(IdentityError::Exists(_)) => (Identity::load(&key)?, false),

@@ -1,6 +1,7 @@
 //! `tiebreak keys rotate`: another key for a node, in three steps, none of which interrupts anything.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -41,6 +42,13 @@ impl Rotate {
         let key = config.own().key.clone();
         let (next, old) = (beside(&key, ".next"), beside(&key, ".old"));
         if self.drop {
+            if next.exists() {
+                bail!(
+                    "this node has not changed to its new key yet, and the others would lose it: run --finish first, or \
+                     remove {} if it is not to change",
+                    next.display()
+                );
+            }
             if let NodeConfig::Replica(config) = &config {
                 let only = Request::OnlyKey { cluster: config.cluster };
                 at_witness(config, &Identity::load(&key)?, &only)?;
@@ -71,6 +79,11 @@ impl Rotate {
             return Ok(());
         }
         let identity = if next.exists() { Identity::load(&next)? } else { Identity::create(&next)? };
+        if rustix::process::geteuid().is_root() {
+            // Whoever runs the node has to be able to read it.
+            let of = fs::metadata(&key)?;
+            std::os::unix::fs::chown(&next, Some(of.uid()), Some(of.gid()))?;
+        }
         if let NodeConfig::Replica(config) = &config {
             let announced = Request::NextKey { cluster: config.cluster, next: identity.fingerprint() };
             at_witness(config, &Identity::load(&key)?, &announced)?;
@@ -88,7 +101,10 @@ fn at_witness(config: &ReplicaConfig, identity: &Identity, request: &Request) ->
     match asked {
         Ok(_) => Ok(()),
         Err(error) if matches!(error.downcast_ref(), Some(AskError::Denied(Denial::Wrong))) => {
-            eprintln!("The witness has {} in its configuration: change `keys` there.", config.cluster);
+            eprintln!(
+                "No code has given this key a place at the witness: if that has {} in its configuration, change `keys` there.",
+                config.cluster
+            );
             Ok(())
         }
         Err(error) => Err(error),

@@ -112,7 +112,7 @@ impl Door {
                 let happened = door.admit(incoming).await;
                 door.tally.note(happened);
                 let strayed = match happened {
-                    Happened::Admitted => false,
+                    Happened::Admitted | Happened::Asking => false,
                     // Without a proof of the address, whoever has it need not be the one who knocked.
                     Happened::Failed => proved,
                     _ => true,
@@ -161,7 +161,7 @@ impl Door {
             // Not among the connections of the pins: the answer to whoever leaves goes over it.
             let connection = Connection::new(connection, key, self.pins.clone(), 0, self.tally.clone());
             let _ = self.joins.send((connection, place)).await;
-            return Happened::Joining;
+            return if self.pins.contains(&key) { Happened::Asking } else { Happened::Joining };
         }
         let number = match self.pins.admit(key, &connection) {
             Ok(number) => number,

@@ -16,6 +16,8 @@ pub(super) enum Happened {
     Admitted,
     /// A key came in order to join.
     Joining,
+    /// A pinned key came to ask about its registration.
+    Asking,
     /// A key that is not pinned.
     NotPinned,
     /// A pinned key that dials too often, or one too many that join.
@@ -34,9 +36,10 @@ pub(super) enum Happened {
     Unsaid,
 }
 
-const HAPPENED: [(Happened, &str); 10] = [
+const HAPPENED: [(Happened, &str); 11] = [
     (Happened::Admitted, "admitted"),
     (Happened::Joining, "joining"),
+    (Happened::Asking, "asking"),
     (Happened::NotPinned, "not_pinned"),
     (Happened::Crowded, "crowded"),
     (Happened::Failed, "failed"),
