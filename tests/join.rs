@@ -458,6 +458,24 @@ fn keys_change_while_the_pair_runs_and_the_leader_stays() {
     assert_eq!(token(&stage.until_well("b")), before, "the leader and its term stay");
 }
 
+/// Shows: a witness that reads the registration of a cluster which it did not find when it started serves it, and lives.
+#[test]
+fn a_registration_that_comes_back_while_the_witness_runs_is_served() {
+    let stage = Stage::new();
+    let (witness, _a, _b) = stage.pair();
+    witness.stop();
+    let (place, aside) = (stage.path("w/registrations/orders.cluster"), stage.path("aside"));
+    fs::rename(&place, &aside).expect("it is there");
+    let mut witness = stage.witness("w");
+    let code = stage.invite("w", "bills");
+    good(&retried_until_reached(|| stage.join(&code, "c", 3)));
+    fs::rename(&aside, &place).expect("it is there");
+    // Whatever is registered is read again.
+    good(&tiebreak(&["keys", "rotate", "--config"], &[&stage.path("c.toml")]));
+    stage.until_well("a");
+    assert!(witness.0.try_wait().expect("a process").is_none(), "the witness has ended");
+}
+
 #[test]
 fn a_key_speaks_for_no_other_node() {
     let stage = Stage::new();
