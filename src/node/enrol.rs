@@ -1,7 +1,7 @@
 //! Where keys get their seats: the configuration, and codes that were shown.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -16,7 +16,7 @@ use crate::limits::{JOIN_DENIED_AFTER, JOIN_TIMEOUT};
 use crate::wire;
 
 use super::seats::{Seats, seats};
-use super::voters::Arrival;
+use super::voters::{Arrival, lock};
 
 /// Gives seats, and takes them.
 #[derive(Debug)]
@@ -247,9 +247,4 @@ async fn exchange(connection: &Connection, desk: &Arc<Desk>) {
         // The one who asked closes.
         connection.closed().await;
     }
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing in there is left half done by a panic.
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

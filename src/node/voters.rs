@@ -236,9 +236,9 @@ impl Voters {
     }
 }
 
-pub(super) fn lock(figures: &Mutex<WitnessFigures>) -> MutexGuard<'_, WitnessFigures> {
-    // Each number is whole whenever the lock is let go.
-    figures.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Figures and what the desk keeps are whole whenever the lock is let go.
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A reply on its way, once it is released.

@@ -288,10 +288,17 @@ impl Pair {
     }
 
     /// By the shipped script.
-    pub fn switchover(&self, node: usize) -> Output {
+    fn switchover(&self, node: usize) -> Output {
         let mut run = Command::new(self.place(NAMES[node]).join("switchover"));
         run.env("TIEBREAK", env!("CARGO_BIN_EXE_tiebreak")).arg(self.config(node)).arg("test");
         self.hosts.run(node, run)
+    }
+
+    /// Asks until it is taken: on a busy machine the standby may lag for a moment, and then it is refused, as it has to be.
+    pub fn until_switched(&self, from: usize, to: usize) {
+        self.until("a switchover is taken", || {
+            Pair::code(to, "/primary") == Some(200) || self.switchover(from).status.success()
+        });
     }
 
     /// Starts the agent, or the witness.

@@ -38,9 +38,7 @@ fn rounds_of_a_switchover() {
     for round in 0..rounds {
         let (from, to) = if round % 2 == 0 { (A, B) } else { (B, A) };
         load.fault("switchover");
-        pair.until("a switchover is taken", || {
-            Pair::code(to, "/primary") == Some(200) || pair.switchover(from).status.success()
-        });
+        pair.until_switched(from, to);
         pair.until_pair(to);
         load.goes_on(&pair);
     }
